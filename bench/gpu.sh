@@ -506,8 +506,8 @@ mnist() {
         "${tiny_images[@]}" "${resumed[@]}"
     [ ! -f "$saved" ] || tail -n 1 "$results/mnist_train.txt"
     rm -f "$results/mnist_sample.status"
-    [ ! -f "$saved" ] || program mnist_sample 20 "$build/programs/mnist" sample --model "$saved" \
-        --data "$MNIST" --device cuda --output "$results/mnist.png"
+    [ ! -f "$saved" ] || program mnist_sample 20 "$build/programs/mnist" sample --load "$saved" \
+        --data "$MNIST" --device cuda --plot "$results/mnist.png"
 }
 
 # --------------------------------------------------------------------------------------------- pack

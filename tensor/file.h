@@ -60,10 +60,10 @@ int64_t file_bytes(FileType type, Shape shape);
 
 /* file_system.c, whose functions report and return false on failure. file_open opens a regular file
  * for reading; close closes it. file_replace writes the header and then the data of file->entries
- * to a temporary file, and renames it to file->path. */
+ * to a temporary file, and renames it to file->path or, without renames, removes it. */
 bool file_open(const TensorFile *file, int *descriptor, int64_t *size);
 bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes);
-bool file_replace(const TensorFile *file, const char *header, int64_t length);
+bool file_replace(const TensorFile *file, const char *header, int64_t length, bool renames);
 
 /* The end of the longest valid UTF-8 prefix. */
 const char *file_utf8_end(const char *text);

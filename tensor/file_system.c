@@ -105,13 +105,14 @@ static bool write_bytes(int descriptor, const void *from, int64_t bytes)
 #include <stdlib.h>
 #include <sys/file.h>
 
+/* Some file systems flush no files or no directories, and return EINVAL. */
 static bool flush_to_disk(int descriptor)
 {
     int result;
     do
         result = fsync(descriptor);
     while (result < 0 && errno == EINTR);
-    return result == 0;
+    return result == 0 || errno == EINVAL;
 }
 
 static bool find_destination(const TensorFile *file, Destination *to)
@@ -127,17 +128,21 @@ static bool find_destination(const TensorFile *file, Destination *to)
     return S_ISREG(status.st_mode) || file_fail(file, "it exists and is not a regular file");
 }
 
-/* Removes a temporary file that no process writes. The name may meanwhile belong to another file
- * than the one that was locked. */
+/* Another save may have removed the open file, and given its name to a file of its own. */
+static bool is_named(int descriptor, const char *name)
+{
+    struct stat opened, named;
+    return fstat(descriptor, &opened) == 0 && lstat(name, &named) == 0 && S_ISREG(named.st_mode) &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+/* Removes a temporary file that no process writes. */
 static void remove_stale(const char *temporary)
 {
-    struct stat locked, named;
     const int descriptor = open_descriptor(temporary, O_WRONLY | O_NONBLOCK | O_NOFOLLOW, 0);
     if (descriptor < 0)
         return;
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &locked) == 0 &&
-        lstat(temporary, &named) == 0 && S_ISREG(named.st_mode) && locked.st_dev == named.st_dev &&
-        locked.st_ino == named.st_ino)
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && is_named(descriptor, temporary))
         unlink(temporary);
     close(descriptor);
 }
@@ -155,34 +160,37 @@ static bool create_temporary(Destination *to)
             continue;
         if (to->descriptor < 0)
             return false;
-        if (flock(to->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        if ((flock(to->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+            is_named(to->descriptor, to->temporary))
             return true;
-        close(to->descriptor); /* another save found it before it was locked, and removes it */
+        close(to->descriptor); /* another save found it unlocked, and removes or has removed it */
     }
     return false;
 }
 
-/* Closing the temporary file unlocks it, and so comes after the rename. */
-static bool finish(Destination *to, bool ok)
+/* Closing the temporary file unlocks it, and so comes after the rename. Some file systems refuse
+ * fchmod: the new file then has the permissions that the umask leaves. */
+static bool finish(Destination *to, bool ok, bool renames)
 {
-    ok = ok && (to->mode < 0 || fchmod(to->descriptor, (mode_t)to->mode) == 0) &&
-         flush_to_disk(to->descriptor) && rename(to->temporary, to->path) == 0;
+    if (ok && to->mode >= 0)
+        (void)fchmod(to->descriptor, (mode_t)to->mode);
+    ok = ok && flush_to_disk(to->descriptor) && (!renames || rename(to->temporary, to->path) == 0);
     const int reason = errno;
-    if (!ok)
+    if (!ok || !renames)
         unlink(to->temporary);
     close(to->descriptor);
     errno = reason;
     return ok;
 }
 
-/* Flushes the path's directory, and with it the rename; changes the path. Some file systems
- * cannot and return EINVAL. */
+/* Flushes the path's directory, and with it the rename; changes the path. A directory that can be
+ * written, but not read, cannot be opened for this. */
 static bool flush_directory(char *path)
 {
     const int descriptor = open_descriptor(dirname(path), O_RDONLY | O_DIRECTORY, 0);
     if (descriptor < 0)
-        return false;
-    const bool ok = flush_to_disk(descriptor) || errno == EINVAL;
+        return true;
+    const bool ok = flush_to_disk(descriptor);
     const int reason = errno;
     close(descriptor);
     errno = reason;
@@ -205,14 +213,14 @@ static bool create_temporary(Destination *to)
 }
 
 /* Some systems rename to no file that exists. */
-static bool finish(Destination *to, bool ok)
+static bool finish(Destination *to, bool ok, bool renames)
 {
     const bool closed = close(to->descriptor) == 0;
     ok = ok && closed &&
-         (rename(to->temporary, to->path) == 0 ||
+         (!renames || rename(to->temporary, to->path) == 0 ||
           (remove(to->path) == 0 && rename(to->temporary, to->path) == 0));
     const int reason = errno;
-    if (!ok)
+    if (!ok || !renames)
         remove(to->temporary);
     errno = reason;
     return ok;
@@ -225,26 +233,21 @@ static bool flush_directory(const char *path)
 
 #endif
 
-static bool open_destination(const TensorFile *file, Destination *to)
-{
-    if (!file->path[0])
-        return file_fail(file, "the name is empty");
-    return find_destination(file, to) &&
-           (create_temporary(to) ||
-            file_fail(file, "cannot create a temporary file beside it: %s", strerror(errno)));
-}
-
-bool file_replace(const TensorFile *file, const char *header, int64_t length)
+bool file_replace(const TensorFile *file, const char *header, int64_t length, bool renames)
 {
     Destination to;
-    if (!open_destination(file, &to))
+    if (!file->path[0])
+        return file_fail(file, "the name is empty");
+    if (!find_destination(file, &to))
         return false;
+    if (!create_temporary(&to))
+        return file_fail(file, "cannot create a temporary file beside it: %s", strerror(errno));
     bool ok = write_bytes(to.descriptor, header, length);
     for (int i = 0; ok && i < file->count; i++) {
         const FileEntry *entry = &file->entries[i];
         ok = write_bytes(to.descriptor, entry->data, file_bytes(entry->type, entry->shape));
     }
-    if (!finish(&to, ok))
+    if (!finish(&to, ok, renames))
         return file_fail(file, "cannot write: %s", strerror(errno));
     return flush_directory(to.path) ||
            file_fail(file, "cannot flush its folder: %s", strerror(errno));
@@ -255,9 +258,5 @@ bool tensor_file_can_save(const char *path)
     if (!path)
         return error_report("tensor_file_can_save: the path is NULL");
     const TensorFile file = { .function = "tensor_file_can_save", .path = path };
-    Destination to;
-    if (!open_destination(&file, &to))
-        return false;
-    finish(&to, false);
-    return true;
+    return file_replace(&file, "", 1, false);
 }

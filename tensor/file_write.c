@@ -156,7 +156,7 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
     if (!ok)
         return false;
     const Writer header = header_of(&file);
-    ok = header.text && file_replace(&file, header.text, (int64_t)header.length);
+    ok = header.text && file_replace(&file, header.text, (int64_t)header.length, true);
     free(header.text);
     return ok;
 }

@@ -293,9 +293,10 @@ TAPEGRAD_MUST_CHECK
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path);
 
-/* Whether a file can be saved there, to be asked before the work that it will hold: creates and
- * removes the temporary file. False, with the reason as tapegrad_error(), for a folder that is
- * missing or cannot be written, a name that is too long, and what is not a regular file. */
+/* Whether a file can be saved there, to be asked before the work that it will hold: takes all
+ * steps of a save but the rename. False, with the reason as tapegrad_error(), for a folder that is
+ * missing or cannot be written, a full disk, a name that is too long, and what is not a regular
+ * file. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_can_save(const char *path);
 

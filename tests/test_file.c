@@ -418,6 +418,13 @@ TEST(failing_save_leaves_the_old_file)
     signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     bool ok = save_constant(2, 100000);
+    ck_assert(tensor_file_can_save(path)); /* which writes a byte */
+    limit.rlim_cur = 0;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert(!tensor_file_can_save(path));
+    assert_error("tensor_file_can_save", text("cannot write: %s", strerror(EFBIG)).text);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 4096, old.rlim_max }), 0);
+    ok = ok || save_constant(2, 100000);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
     ck_assert(!ok);
     assert_error("tensor_file_save", text("cannot write: %s", strerror(EFBIG)).text);
@@ -487,9 +494,53 @@ ssize_t read(int descriptor, void *bytes, size_t count)
     return is_interrupted() ? -1 : syscall(SYS_read, descriptor, bytes, count);
 }
 
+/* The errors of file systems that flush nothing (EINVAL) or refuse permissions; 0: none. */
+static int fsync_error, fchmod_error;
+
 int fsync(int descriptor)
 {
-    return is_interrupted() ? -1 : (int)syscall(SYS_fsync, descriptor);
+    if (is_interrupted())
+        return -1;
+    errno = fsync_error;
+    return fsync_error ? -1 : (int)syscall(SYS_fsync, descriptor);
+}
+
+int fchmod(int descriptor, mode_t mode)
+{
+    errno = fchmod_error;
+    return fchmod_error ? -1 : (int)syscall(SYS_fchmod, descriptor, mode);
+}
+
+/* A test's other save, which comes between the creation of a temporary file and its lock: it
+ * takes the file for one that a killed process left, and writes its own under the same name. */
+static bool other_save;
+static int other_descriptor;
+
+int flock(int descriptor, int operation)
+{
+    const Text temporary = text("%s.tmp.0", path);
+    if (other_save) {
+        other_save = false;
+        ck_assert_int_eq(unlink(temporary.text), 0);
+        other_descriptor = open(temporary.text, O_WRONLY | O_CREAT | O_EXCL, 0600);
+        ck_assert_int_eq(flock(other_descriptor, LOCK_EX), 0);
+        ck_assert_int_eq(write(other_descriptor, "half", 4), 4);
+    }
+    return (int)syscall(SYS_flock, descriptor, operation);
+}
+
+TEST(saves_to_one_path_do_not_mix)
+{
+    ck_assert(save_constant(1, 100));
+    other_save = true;
+    ck_assert_msg(save_constant(2, 100), "%s", tapegrad_error());
+    ck_assert(!other_save);
+    assert_constant(2, 100, 2); /* and the other save's temporary file, */
+    size_t size;
+    unsigned char *half = read_plain(text("%s.tmp.0", path).text, &size);
+    ck_assert(size == 4 && !memcmp(half, "half", 4)); /* which stays */
+    free(half);
+    close(other_descriptor);
 }
 
 TEST(interrupted_calls_are_repeated)
@@ -540,6 +591,47 @@ TEST(places_that_cannot_be_written)
     assert_error("tensor_file_save",
                  text("cannot create a temporary file beside it: %s", strerror(EACCES)).text);
     assert_constant(1, 100, 2);
+}
+
+/* A trial meets the errors of a save, and leaves nothing. */
+static void assert_saves(int error)
+{
+    const bool possible = tensor_file_can_save(path);
+    ck_assert_msg(possible == !error, "%s", tapegrad_error());
+    if (error)
+        assert_error("tensor_file_can_save", text("cannot write: %s", strerror(error)).text);
+    ck_assert_msg(save_constant(2, 100) == !error, "%s", tapegrad_error());
+    if (error)
+        assert_error("tensor_file_save", text("cannot write: %s", strerror(error)).text);
+    assert_constant(error ? 1 : 2, 100, 1);
+    ck_assert(save_constant(1, 100) == !error);
+}
+
+TEST(file_systems_that_lack_a_call_are_no_error)
+{
+    ck_assert(save_constant(1, 100));
+    static const int refused[] = { EPERM, ENOSYS, EOPNOTSUPP };
+    for (int i = 0; i < 3; i++) {
+        fchmod_error = refused[i];
+        assert_saves(0);
+    }
+    fsync_error = EINVAL;
+    assert_saves(0);
+    fsync_error = ENOSPC;
+    assert_saves(ENOSPC);
+}
+
+/* As the user nobody, if the tests run as the superuser, which may read any folder. */
+TEST(folders_that_cannot_be_read)
+{
+    const uid_t user = geteuid();
+    ck_assert_int_eq(chmod(folder, 0333), 0);
+    ck_assert(user != 0 || seteuid(65534) == 0);
+    const bool possible = tensor_file_can_save(path), ok = possible && save_constant(1, 100);
+    ck_assert(user != 0 || seteuid(0) == 0);
+    ck_assert_int_eq(chmod(folder, 0700), 0);
+    ck_assert_msg(ok, "%s", tapegrad_error());
+    assert_constant(1, 100, 1);
 }
 
 TEST(missing_paths_and_files_are_reported)

@@ -258,8 +258,8 @@ TEST(completes_images)
         assert_runs(TINY "--head-dim 16 --steps 500 --learning-rate 0.01 --schedule cosine --quiet "
                          "--device cpu --attention %s --save @/run.safetensors",
                     attentions[k]);
-        assert_runs("mnist sample --model @/run.safetensors --data @ --count 4 --temperature 0.2 "
-                    "--threads 2 --output @/grid.png");
+        assert_runs("mnist sample --load @/run.safetensors --data @ --count 4 --temperature 0.2 "
+                    "--threads 2 --plot @/grid.png");
         assert_says("4 images and the same number completed, drawn in ");
         Picture picture = read_picture("grid.png");
         ck_assert_int_eq((int)picture.png.width, MARGIN + 4 * (COLUMNS * SCALE + MARGIN));
@@ -274,8 +274,8 @@ TEST(samples_are_bitwise_repeatable)
     assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
     static const char *const seeds[] = { "", "--seed 1", "--seed 2" };
     for (int i = 0; i < 3; i++)
-        assert_runs("mnist sample --model @/run.safetensors --count 12 --threads 2 "
-                    "--output @/%d.png %s",
+        assert_runs("mnist sample --load @/run.safetensors --count 12 --threads 2 "
+                    "--plot @/%d.png %s",
                     i, seeds[i]);
     assert_same_files("0.png", "1.png");
     size_t one, two;
@@ -287,8 +287,8 @@ TEST(samples_are_bitwise_repeatable)
     ck_assert_int_eq((int)picture.png.width, MARGIN + 10 * (COLUMNS * SCALE + MARGIN));
     ck_assert_int_eq((int)picture.png.height, MARGIN + 2 * (ROWS * SCALE + MARGIN));
     free(picture.bytes);
-    ck_assert_int_eq(run("mnist sample --model @/run.safetensors --data @ --count 11 "
-                         "--output @/no.png"),
+    ck_assert_int_eq(run("mnist sample --load @/run.safetensors --data @ --count 11 "
+                         "--plot @/no.png"),
                      2);
     assert_says("mnist: --count 11: expected at most the 10 test images\n");
 }
@@ -299,8 +299,8 @@ TEST(images_are_the_same_in_batches)
     static const char *const batches[] = { "", "--batch 4", "--batch 1" };
     assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
     for (int i = 0; i < 3; i++)
-        assert_runs("mnist sample --model @/run.safetensors --data @ --count 10 --threads 2 "
-                    "--output @/%d.png %s",
+        assert_runs("mnist sample --load @/run.safetensors --data @ --count 10 --threads 2 "
+                    "--plot @/%d.png %s",
                     i, batches[i]);
     assert_same_files("0.png", "1.png");
     assert_same_files("0.png", "2.png");
@@ -320,15 +320,15 @@ TEST(decode_steps_score_images)
 {
     assert_runs(TINY "--steps 30 --learning-rate 0.01 --quiet --save @/run.safetensors");
     const double expected = final_test_bits();
-    assert_runs("mnist evaluate --model @/run.safetensors --data @ --threads 2 --batch 4");
+    assert_runs("mnist evaluate --load @/run.safetensors --data @ --threads 2 --batch 4");
     ck_assert_double_eq_tol(bits_found(), expected, 1e-3 * expected);
     if (device_is_cuda(test_device()))
         return;
-    assert_runs("mnist evaluate --model @/run.safetensors --data @ --threads 2 --int8");
+    assert_runs("mnist evaluate --load @/run.safetensors --data @ --threads 2 --int8");
     ck_assert_double_eq_tol(bits_found(), expected, 0.05 * expected);
     ck_assert(fabs(bits_found() - expected) > 1e-6);
     if (sizeof(Real) == sizeof(float)) {
-        assert_runs("mnist evaluate --model @/run.safetensors --data @ --threads 2 "
+        assert_runs("mnist evaluate --load @/run.safetensors --data @ --threads 2 "
                     "--precision bf16");
         ck_assert_double_eq_tol(bits_found(), expected, 0.05 * expected);
         ck_assert(bits_found() != expected);

@@ -31,6 +31,7 @@ static void assert_refused(const char *program, const Wrong *wrong, size_t count
 
 #define WRITABLE "expected a file that can be written: "
 #define NOT_REGULAR ": it exists and is not a regular file\n"
+#define NAME "expected a file name without control characters"
 static const Wrong of_copy_task[] = {
     { "--layers 0", "--layers 0: expected a whole number from 1 to 64\n" },
     { "--layers two", "--layers two: expected a whole number from 1 to 64\n" },
@@ -46,6 +47,8 @@ static const Wrong of_copy_task[] = {
     { "--device tpu", "--device tpu: expected auto, plain, cpu or cuda\n" },
     { "--preset slow", "--preset slow: expected quick or paper\n" },
     { "--colour red", "unrecognized option '--colour'" },
+    { "-xy", "copy_task: unrecognized option '-x'; --help lists all\n" },
+    { "--quiet=1", "copy_task: unrecognized option '--quiet=1'; --help lists all\n" },
     { "--steps", "option '--steps' requires an argument" },
     { "more", "copy_task: more: expected an option; --help lists them\n" },
     { "--resume a --evaluate b", "--evaluate b: expected without --resume a\n" },
@@ -59,7 +62,15 @@ static const Wrong of_copy_task[] = {
     { "--save /dev/null", "tensor_file_can_save: /dev/null" NOT_REGULAR },
     { "--log /dev/full", "tensor_file_can_save: /dev/full" NOT_REGULAR },
     { "--save " LONG_NAME, "cannot create a temporary file beside it: File name too long\n" },
-    { "--plot ''", "--plot : " WRITABLE "tensor_file_can_save: : the name is empty\n" },
+    { "--save ''", "--save : " WRITABLE "tensor_file_can_save: : the name is empty\n" },
+    { "--plot @/a.png", "a.png: " NAME " that ends in .svg\n" },
+    { "--plot .svg", "--plot .svg: " NAME },
+    { "--plot \"`printf 'a\\n!touch b\\n.svg'`\"", "--plot a?!touch b?.svg: " NAME },
+    { "--log \"`printf 'a\\177'`\"", "--log a?: " NAME "\n" },
+    { "--log @/a --save @/a", "a: expected another file than --log " },
+    { "--plot @/a.svg --save @/./a.svg", "a.svg: expected another file than --plot " },
+    { "--resume @/a --log @/a", "a: expected another file than --log " },
+    { "--evaluate @/b --plot @/b.svg --log @/b.svg", "b.svg: expected another file than --log " },
 };
 
 static const Wrong of_mnist[] = {
@@ -72,10 +83,12 @@ static const Wrong of_mnist[] = {
     { "train --steps 5 --epochs 1", "--steps 5: expected without --epochs 1\n" },
     { "train --attention softmax --features relu",
       "--features relu: expected without --attention softmax, which has none\n" },
-    { "sample", "mnist: sample: expected --model FILE, a checkpoint of mnist train, and --output" },
-    { "evaluate --data x", "mnist: evaluate: expected --model FILE, a checkpoint of mnist train" },
+    { "sample", "mnist: sample: expected --load FILE, a checkpoint of mnist train, and --plot" },
+    { "evaluate --data x", "mnist: evaluate: expected --load FILE, a checkpoint of mnist train" },
     { "benchmark --method lsh",
       "--method lsh: expected all, linear, stateful-softmax or softmax\n" },
+    { "sample --load @/a.png --plot @/a.png", "a.png: expected another file than --load " },
+    { "sample --plot a.svg", "--plot a.svg: " NAME " that ends in .png\n" },
     { "benchmark --csv /tmp", "--csv /tmp: " WRITABLE },
 };
 
@@ -94,7 +107,7 @@ TEST(a_checkpoint_fixes_its_options)
         { "--resume @/run --rounds 4", " has --rounds 2, which cannot change\n" },
         { "--resume @/run --dropout 0.2", " has --dropout 0.1, which cannot change\n" },
         { "--resume @/run --seed 7", "--seed 7: " },
-        { "--resume @/run --steps 4", "--steps 4: expected at least the 5 steps that " },
+        { "--resume @/run --steps 4", "copy_task: 4 steps: expected at least the 5 that " },
         { "--evaluate @/run --length 32", "has --length 16, which cannot change" },
         { "--evaluate @/run --log @/x", "expected without --evaluate, which trains nothing" },
         { "--evaluate @/run --dropout 0", "expected without --evaluate, which trains nothing" },
@@ -117,8 +130,11 @@ TEST(files_that_are_no_checkpoints_are_reported)
     ck_assert(tensor_file_save(&entry, 1, NULL, 0, path));
     ck_assert_int_eq(run("copy_task --evaluate @/weights"), 1);
     assert_says("expected a checkpoint of copy_task, but it has no --preset");
+    assert_runs("copy_task " TINY "--steps 1 --save @/run");
+    ck_assert_int_eq(run("mnist sample --load @/run --plot @/a.png"), 1);
+    assert_says("run: expected a checkpoint of mnist, but it is one of copy_task\n");
     static const char *const missing[] = { "copy_task --resume @/missing",
-                                           "mnist sample --model @/missing --output @/a.png" };
+                                           "mnist sample --load @/missing --plot @/a.png" };
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run("%s", missing[i]), 1);
         assert_says("missing: No such file or directory");
@@ -128,10 +144,13 @@ TEST(files_that_are_no_checkpoints_are_reported)
 TEST(every_command_prints_its_options)
 {
     static const char *const commands[] = { "copy_task",    "mnist train",    "mnist",
-                                            "mnist sample", "mnist evaluate", "mnist benchmark" };
-    for (int i = 0; i < 6; i++) {
+                                            "mnist sample", "mnist evaluate", "mnist benchmark",
+                                            "text" };
+    for (int i = 0; i < 7; i++) {
         assert_runs("%s --help", commands[i]);
         assert_says(i == 0 ? "--save-every N" : i == 2 ? "mnist sample " : "--threads N");
+        for (const char *line = output; *line; line = strchr(line, '\n') + 1)
+            ck_assert_msg(strcspn(line, "\n") <= 80, "more than 80 columns: %s", line);
     }
 }
 

@@ -519,9 +519,9 @@ TEST(strings_have_digits_of_the_options)
     assert_runs(TINY "--min-digits 2 --max-digits 2 --epochs 1 --save @/two.safetensors");
     ck_assert_double_eq(number_after(" steps="), 8); /* 60 / 2 / 4 */
     ck_assert(number_after(" peak_mib=") > 0);
-    assert_runs("speech evaluate --data @ --checkpoint @/two.safetensors --strings 100");
+    assert_runs("speech evaluate --data @ --load @/two.safetensors --strings 100");
     ck_assert_double_eq(number_after("its digits"), 200);
-    assert_runs("speech evaluate --data @ --checkpoint @/two.safetensors --strings 100 "
+    assert_runs("speech evaluate --data @ --load @/two.safetensors --strings 100 "
                 "--min-digits 3 --max-digits 3");
     ck_assert_double_eq(number_after("its digits"), 300);
 }
@@ -535,7 +535,7 @@ TEST(learns_evaluates_and_recognizes)
     assert_runs(LEARNS "--steps 200 --save @/learned.safetensors");
     const double validation = number_after("validation_error=");
     ck_assert_msg(validation < 10, "%s", output);
-    assert_runs("speech evaluate --checkpoint @/learned.safetensors --data @ --strings 20 "
+    assert_runs("speech evaluate --load @/learned.safetensors --data @ --strings 20 "
                 "--threads 2 --beam 5");
     assert_says("20 strings of the standard split, linear attention, ");
     assert_says("decoding     symbols  substitutions  deletions  insertions    error\ngreedy ");
@@ -548,8 +548,8 @@ TEST(learns_evaluates_and_recognizes)
     ck_assert_msg(error < 10, "%s", output);
 
     write_385();
-    assert_runs("speech recognise @/385.wav --checkpoint @/learned.safetensors --threads 2 %s",
-                draws() ? "--picture @/385.png" : "");
+    assert_runs("speech recognise @/385.wav --load @/learned.safetensors --threads 2 %s",
+                draws() ? "--plot @/385.png" : "");
     assert_says("digits   3 8 5\nphonemes TH R IY EY T F AY V\n");
     ck_assert_double_eq_tol(strtod(strstr(output, "  start    end\n") + 15, NULL), 0.25, 0.1);
     if (draws()) {
@@ -579,7 +579,7 @@ TEST(stream_prints_digits_as_it_hears_them)
     write_385();
     assert_runs(LEARNS "--causal yes --steps 300 --save @/causal.safetensors");
     ck_assert_msg(number_after("validation_error=") < 15, "%s", output);
-    assert_runs("speech stream @/385.wav --checkpoint @/causal.safetensors --threads 2");
+    assert_runs("speech stream @/385.wav --load @/causal.safetensors --threads 2");
     double heard[8];
     ck_assert_msg(sscanf(strstr(output, "  heard"),
                          "  heard  found\n%lf TH\n%lf R\n%lf IY\n%*f three\n%lf EY\n%lf T\n"
@@ -597,10 +597,10 @@ TEST(stream_prints_digits_as_it_hears_them)
     ck_assert_double_eq(number_after("look-ahead "), 60); /* 4 frames, in whole blocks */
     ck_assert(number_after("factor ") > 0);
     assert_runs(LEARNS "--steps 1 --save @/both.safetensors");
-    ck_assert_int_eq(run("speech stream @/385.wav --checkpoint @/both.safetensors"), 2);
+    ck_assert_int_eq(run("speech stream @/385.wav --load @/both.safetensors"), 2);
     assert_says("both.safetensors: linear attention, expected a causal model: train --preset ");
     assert_runs(LEARNS "--steps 1 --causal yes --attention lsh --save @/lsh.safetensors");
-    ck_assert_int_eq(run("speech stream @/385.wav --checkpoint @/lsh.safetensors"), 2);
+    ck_assert_int_eq(run("speech stream @/385.wav --load @/lsh.safetensors"), 2);
     assert_says("lsh.safetensors: causal LSH attention, which has no decode steps; expected ");
 }
 
@@ -627,7 +627,7 @@ TEST(interrupt_saves)
         usleep(1000);
     const int status = end_by(child, SIGINT), lines = log_lines("cut.csv");
     ck_assert_int_eq(status, lines < 301 ? 130 : 0);
-    assert_runs("speech evaluate --data @ --checkpoint @/cut.safetensors --threads 2 --strings 2");
+    assert_runs("speech evaluate --data @ --load @/cut.safetensors --threads 2 --strings 2");
 }
 
 TEST(plot_is_an_svg)
@@ -645,7 +645,7 @@ TEST(digital_silence_is_recognized)
     const double samples[RATE] = { 0 };
     write_sound("silence.wav", plain, samples, RATE);
     assert_runs(TINY "--steps 1 --quiet --save @/one.safetensors");
-    assert_runs("speech recognise @/silence.wav --checkpoint @/one.safetensors --threads 2");
+    assert_runs("speech recognise @/silence.wav --load @/one.safetensors --threads 2");
     assert_says("\nphonemes");
 }
 
@@ -653,9 +653,20 @@ TEST(spectrogram_is_an_svg)
 {
     if (!draws())
         return;
-    assert_runs("speech features @/recordings/7_a_0.wav --picture @/7.svg");
+    assert_runs("speech features @/recordings/7_a_0.wav --plot @/7.svg");
     assert_says("7.svg: 38 frames of 40 filters, 0.40 s\n");
     assert_file_says("7.svg", "seconds", "</svg>");
+}
+
+TEST(trains_in_bf16)
+{
+    static const char *const models[] = { "", "--model lstm --hidden 8" };
+    for (int i = 0; i < (sizeof(Real) == sizeof(float) ? 2 : 0); i++) {
+        assert_runs("speech train --data @ --layers 1 --batch 4 --dropout 0 --threads 2 "
+                    "--device cpu --strings 6 --steps 2 --precision bf16 %s",
+                    models[i]);
+        assert_says("final validation_error=");
+    }
 }
 
 /* --------------------------------------------------------------------------------------- errors */
@@ -678,10 +689,17 @@ TEST(bad_data_are_reported)
     write_sound("few/1_a_5.wav", (Sound){ SF_FORMAT_PCM_16, 4000, 1 }, samples, WINDOW);
     ck_assert_int_eq(run("speech train --data @/few"), 1);
     assert_says("1_a_5.wav: 4000 samples per second, expected 8000 to 768000\n");
-    ck_assert_int_eq(run("speech evaluate --data @ --checkpoint @/missing"), 1);
+    ck_assert_int_eq(run("speech evaluate --data @ --load @/missing"), 1);
     assert_says("missing: No such file or directory");
-    ck_assert_int_eq(run("speech features @/rate.wav --picture @/a.png"), 1);
+    ck_assert_int_eq(run("speech features @/rate.wav --plot @/a.png"), 1);
     assert_says("speech: ");
+    /* Opening a FIFO would block. */
+    snprintf(path, sizeof path, "%s/few/1_a_5.wav", directory);
+    ck_assert(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    ck_assert_int_eq(run("speech features @/few/1_a_5.wav --plot @/a.png"), 1);
+    assert_says("1_a_5.wav: not a regular file\n");
+    ck_assert_int_eq(run("speech train --data @/few"), 1);
+    assert_says("1_a_5.wav: not a regular file\n");
 }
 
 static const struct {
@@ -703,15 +721,19 @@ static const struct {
       "speech: --heads 2: expected without --model lstm, which has none\n" },
     { "train --min-digits 11 --data x",
       "speech: --min-digits 11: expected at most --max-digits 10\n" },
-    { "evaluate", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
+    { "evaluate", "speech: expected --load FILE, a checkpoint of speech train\n" },
     { "evaluate --layers 2", "unrecognized option '--layers'" },
-    { "recognise", "speech: recognise: expected a sound file first\n" },
-    { "recognise --beam 2 a.wav", "speech: recognise: expected a sound file first\n" },
-    { "recognise a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
-    { "stream", "speech: stream: expected a sound file first\n" },
-    { "stream a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
+    { "recognise", "speech: expected a sound file: speech recognise FILE; --help lists" },
+    { "recognise --beam 2 a.wav", "speech: expected --load FILE, a checkpoint of" },
+    { "recognise a.wav --load a --plot b.jpg",
+      "speech: --plot b.jpg: expected a file name without control characters that ends in .png "
+      "or .svg\n" },
+    { "features a.png --plot a.png", "--plot a.png: expected another file than the argument" },
+    { "recognise a.wav", "speech: expected --load FILE, a checkpoint of speech train\n" },
+    { "stream", "speech: expected a sound file: speech stream FILE; --help lists" },
+    { "stream a.wav", "speech: expected --load FILE, a checkpoint of speech train\n" },
     { "train --causal maybe", "speech: --causal maybe: expected no or yes\n" },
-    { "features a.wav", "speech: features: expected --picture FILE, a PNG or an SVG\n" },
+    { "features a.wav", "speech: features: expected --plot FILE, a PNG or an SVG\n" },
     { "features a.wav b.wav", "speech: b.wav: expected an option; --help lists them\n" },
 };
 
@@ -728,6 +750,8 @@ TEST(bad_options_are_reported)
     for (int i = 0; i < 5; i++) {
         assert_runs("speech %s --help", commands[i]);
         assert_says("--help");
+        for (const char *line = output; *line; line = strchr(line, '\n') + 1)
+            ck_assert_msg(strcspn(line, "\n") <= 80, "more than 80 columns: %s", line);
     }
 }
 

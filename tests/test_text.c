@@ -1,5 +1,6 @@
 #include "tests/programs.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -58,8 +59,8 @@ TEST(evaluates_a_text_by_decode_steps)
             line--;
         double found;
         int bytes;
-        ck_assert_msg(sscanf(line, "%lf bits per byte, %d bytes", &found, &bytes) == 2 &&
-                          bytes == 2048 && found >= 0 && found < 0.5,
+        ck_assert_msg(sscanf(line, "%lf bits per byte, all %d bytes", &found, &bytes) == 2 &&
+                          bytes == (int)sizeof WORDS - 1 && found >= 0 && found < 0.5,
                       "%s", output);
         if (i == 0)
             learned = found;
@@ -105,6 +106,55 @@ TEST(other_seeds_choose_otherwise)
     ck_assert(memcmp(first, output, sizeof output) != 0);
 }
 
+/* Every byte counts once, of texts of any length: those of two files add up. */
+TEST(evaluates_every_byte)
+{
+    static const int sizes[] = { 1, 127, 129, 2048, 2049 };
+    unsigned char bytes[2049];
+    for (int i = 0; i < 2049; i++)
+        bytes[i] = (unsigned char)WORDS[i % (int)(sizeof WORDS - 1)];
+    for (int i = 0; i < 5; i++) {
+        write_file("part", bytes, (size_t)sizes[i]);
+        assert_runs("text @/part --steps 0 --load @/weights --evaluate " ON_CPU);
+        char expected[64];
+        snprintf(expected, sizeof expected, " bits per byte, all %d bytes\n", sizes[i]);
+        assert_says(expected);
+    }
+    /* A last byte that the model does not expect costs bits, wherever the batches end. */
+    write_file("part", bytes, 2049);
+    assert_runs("text @/part --steps 0 --load @/weights --evaluate " ON_CPU);
+    const double expected = atof(output);
+    bytes[2048] = 'z';
+    write_file("part", bytes, 2049);
+    assert_runs("text @/part --steps 0 --load @/weights --evaluate " ON_CPU);
+    ck_assert_msg((atof(output) - expected) * 2049 > 5, "%g, %g", atof(output), expected);
+}
+
+/* A run that a signal ends saves, and one that continues ends as if there had been no signal. */
+TEST(signals_save_and_runs_resume)
+{
+    static const int signals[] = { SIGINT, SIGTERM };
+    assert_runs("text @/words --steps 40 --generate 0 --save @/whole " ON_CPU);
+    for (int i = 0; i < 2; i++) {
+        const char *log = i == 0 ? "log" : "other_log";
+        const pid_t child = start(
+            "out",
+            "text @/words --steps 40 --quiet --score-every 1 --log @/%s --save @/part " ON_CPU,
+            log);
+        while (log_lines(log) < 3)
+            usleep(1000);
+        ck_assert_int_eq(end_by(child, signals[i]), 128 + signals[i]);
+        size_t length;
+        char *written = contents("out", &length);
+        ck_assert_str_eq(written, ""); /* nothing was generated */
+        free(written);
+        assert_runs("text @/words --resume @/part --generate 0 --save @/part " ON_CPU);
+        assert_same_files("whole", "part");
+    }
+    assert_runs("text @/words --steps 40 --generate 0 --save-every 15 --save @/part " ON_CPU);
+    assert_same_files("whole", "part");
+}
+
 /* Loaded weights may be trained further, and saved weights write the same text as
  * those in memory. */
 TEST(save_and_load)
@@ -114,8 +164,11 @@ TEST(save_and_load)
     assert_runs("text @/words --load @/saved --steps 0 --temperature 1 " ON_CPU);
     ck_assert_str_eq(output, expected);
     free(expected);
+    char *again = strdup(output);
     assert_runs("text @/words --load @/saved --steps 0 --save @/again --generate 0 " ON_CPU);
-    assert_same_files("saved", "again");
+    assert_runs("text @/words --load @/again --steps 0 --temperature 1 " ON_CPU);
+    ck_assert_str_eq(output, again);
+    free(again);
 }
 
 /* Every 64 bytes, generation restarts with a new state from the last bytes that it has seen,
@@ -201,23 +254,29 @@ TEST(save_is_checked_before_the_training)
 
 TEST(errors_are_one_sentence)
 {
-    assert_fails(2, "usage: text FILE", "");
-    assert_fails(2, "usage: text FILE", "@/words @/words");
+    assert_fails(2, "text: expected a file to learn: text FILE; --help lists the options\n", "");
+    assert_fails(2, "words: expected an option; --help lists them\n", "@/words @/words");
     assert_fails(2, "unrecognized option '--bogus'", "@/words --bogus");
     assert_fails(0, "usage: text FILE", "--help");
     assert_fails(1, "none: No such file or directory\n", "@/none");
     assert_fails(1, " is not a regular file\n", "@");
     assert_fails(1, "empty is empty; expected a text of one byte or more\n", "@/empty");
-    assert_fails(2, "--steps x: expected a number from 0 to 1e+09\n", "@/words --steps x");
-    assert_fails(2, "--steps : expected a number from 0 to 1e+09\n", "@/words --steps ''");
-    assert_fails(2, "--seed -1: expected a number", "@/words --seed -1");
-    assert_fails(2, "--generate 1e10: expected a number", "@/words --generate 1e10");
+    assert_fails(2, "--steps x: expected a whole number from 0 to 1000000000\n",
+                 "@/words --steps x");
+    assert_fails(2, "--steps : expected a whole number from 0 to", "@/words --steps ''");
+    assert_fails(2, "--seed -1: expected a whole number", "@/words --seed -1");
+    assert_fails(2, "--generate 1e10: expected a whole number", "@/words --generate 1e10");
     assert_fails(2, "--temperature nan: expected a number", "@/words --temperature nan");
     assert_fails(2, "--top-p 2: expected a number from 1e-06 to 1\n", "@/words --top-p 2");
     assert_fails(2, "--top-p 0: expected a number from 1e-06 to 1\n", "@/words --top-p 0");
-    assert_fails(2, "--precision int8: expected float32, bf16 or auto\n",
+    assert_fails(2, "--precision int8: expected float32, tf32, bf16 or auto\n",
                  "@/words --precision int8");
-    assert_fails(1, "there is no device \"tpu\"", "@/words --device tpu");
+    assert_fails(2, "--device tpu: expected auto, plain, cpu or cuda\n", "@/words --device tpu");
+    assert_fails(2, "--save-every 5: expected together with --save FILE\n",
+                 "@/words --save-every 5");
+    assert_fails(2, "words: expected another file than the argument ", "@/words --save @/words");
+    assert_fails(2, "weights: expected without --resume ",
+                 "@/words --load @/weights --resume @/weights");
     assert_fails(1, "/none: No such file or directory\n", "@/words --load @/none " ON_CPU);
     assert_fails(1, "words: the header's length is", "@/words --load @/words " ON_CPU);
     assert_fails(1, "", "@/words --steps 0 " ON_CPU ">/dev/full");

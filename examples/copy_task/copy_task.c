@@ -315,9 +315,6 @@ static void finish_report(Report *report, const Options *options, int64_t steps,
 static int train(Run *run)
 {
     Training *training = &run->training;
-    if (training->done > training->steps)
-        fail(BAD_USE, "--steps %lld: expected at least the %lld steps that %s has completed",
-             (long long)training->steps, (long long)training->done, training->options->resume);
     Report *report = training_run(training, report_config(run->options));
     Score fresh = evaluate(run);
     finish_report(report, run->options, training->done, fresh);
@@ -329,7 +326,7 @@ static int train(Run *run)
     printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
            fresh.loss, fresh.accuracy, (long long)training->done, training->seconds,
            steps ? tokens / training->seconds : 0);
-    return training_status();
+    return training_status(training);
 }
 
 static int measure(Run *run)

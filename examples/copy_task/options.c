@@ -36,17 +36,17 @@ static const Option of_training[] = {
 static const Option of_this_run[] = {
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,loss,accuracy,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL,
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
       "an SVG of loss and accuracy, by gnuplot" },
 };
 /* clang-format on */
 
 const Command copy_task = {
     .program = "copy_task",
-    .about =
-        "usage: copy_task [OPTION]...\n\n"
-        "Trains a transformer to copy: it reads random symbols and a separator, and writes the\n"
-        "symbols again (Katharopoulos et al. 2020, Transformers are RNNs, section 4.1.1).",
+    .about = "usage: copy_task [OPTION]...\n\n"
+             "Trains a transformer to copy: it reads random symbols and a separator, and\n"
+             "writes the symbols again (Katharopoulos et al. 2020, Transformers are RNNs,\n"
+             "section 4.1.1).",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
                 OPTION_TABLE(training_rows), OPTION_TABLE(device_rows), OPTION_TABLE(of_this_run),
                 OPTION_TABLE(run_rows) },

@@ -90,7 +90,7 @@ static void write_bytes(png_struct *png, png_byte *bytes, size_t count)
 static void flush_bytes(png_struct *png)
 {
     Writer *writer = png_get_io_ptr(png);
-    if (fflush(writer->stream) != 0 || fsync(fileno(writer->stream)) != 0)
+    if (fflush(writer->stream) != 0 || (fsync(fileno(writer->stream)) != 0 && errno != EINVAL))
         png_error(png, strerror(errno));
 }
 
@@ -130,11 +130,12 @@ static bool flush_directory(Writer *writer)
     char *slash = strrchr(strcpy(writer->temporary, writer->path), '/');
     strcpy(slash != NULL ? slash + 1 : writer->temporary, ".");
     int descriptor = open(writer->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
+    if (descriptor < 0) /* a directory that can be written, but not read */
+        return true;
+    bool ok = fsync(descriptor) == 0 || errno == EINVAL;
     if (!ok)
         fail(writer, "cannot flush its directory");
-    if (descriptor >= 0)
-        close(descriptor);
+    close(descriptor);
     return ok;
 }
 
@@ -147,15 +148,15 @@ static bool write_file(Writer *writer)
         return fail(writer, "cannot create a temporary file beside it");
     mode_t mask = umask(0);
     umask(mask);
-    bool ok = fchmod(descriptor, 0666 & ~mask) == 0; /* mkstemp creates it with 0600 */
-    writer->stream = ok ? fdopen(descriptor, "wb") : NULL;
+    (void)fchmod(descriptor, 0666 & ~mask); /* mkstemp creates it with 0600; some mounts refuse */
+    writer->stream = fdopen(descriptor, "wb");
     if (writer->stream == NULL) {
         fail(writer, "cannot create a temporary file beside it");
         close(descriptor);
         unlink(writer->temporary);
         return false;
     }
-    ok = write_picture(writer);
+    bool ok = write_picture(writer);
     if (fclose(writer->stream) != 0 && ok)
         ok = fail(writer, "cannot write");
     if (ok && rename(writer->temporary, writer->path) != 0)

@@ -29,6 +29,7 @@ static const char *const step_precisions[] = {
     [PRECISION_BF16] = "bf16",
     NULL,
 };
+static const char *const endings[] = { ".png", NULL };
 static const char *const methods[] = { "all", "linear", "stateful-softmax", "softmax", NULL };
 const char *const form_names[] = {
     [FORM_BEST] = "best",           [FORM_RECURRENT] = "recurrent",
@@ -62,12 +63,12 @@ static const Option of_training[] = {
     { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL, "weights, order, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,training_bits,test_bits,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL,
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
       "an SVG of the bits per dimension, by gnuplot" },
     { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
       "evaluate the first test images every N steps (0: never)" },
     { "evaluate-images", WHOLE, OF_RUN, AT(evaluate_images), 1, 1e9, NULL, "how many of them" },
-    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "evaluated at the end (10000)" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "evaluated at the end" },
 };
 static const Option data[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
@@ -79,24 +80,24 @@ static const Option of_drawing[] = {
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
-    { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
+    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL, "a checkpoint of mnist train" },
 };
 static const Option of_sampling[] = {
-    { "output", PATH, OF_RUN, AT(output), 0, 0, NULL, "the picture, a PNG" },
-    { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind (10)" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "the picture" },
+    { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind" },
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
-      "maximum of images drawn at a time, to bound memory (100)" },
+      "maximum of images drawn at a time, to bound memory" },
     { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
-      "below 1: likelier pixels more often (1)" },
-    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the random draws (1)" },
+      "below 1: likelier pixels more often" },
+    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the random draws" },
 };
 static const Option of_evaluation[] = {
-    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "the first N (10000)" },
-    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL, "images at a time (100)" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "the first N" },
+    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL, "images at a time" },
 };
 static const Option of_the_benchmark[] = {
     { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "of generation" },
-    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images drawn at a time (32)" },
+    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images drawn at a time" },
     { "pixels", WHOLE, OF_RUN, AT(pixels), 1, 65536, NULL,
       "measured per image (all; softmax: 16)" },
     { "csv", PATH, OF_RUN, AT(csv), 0, 0, NULL, "also write the table as CSV" },
@@ -118,9 +119,9 @@ const Command mnist_train_command = {
 
 const Command mnist_sample_command = {
     .program = "mnist",
-    .about = "usage: mnist sample --model FILE --output FILE [--data DIR] [OPTION]...\n\n"
-             "Draws images pixel by pixel: unconditionally and, with --data, completing the upper\n"
-             "halves of test images.",
+    .about = "usage: mnist sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
+             "Draws images pixel by pixel: unconditionally and, with --data, completing the\n"
+             "upper halves of test images.",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_sampling), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,
@@ -130,10 +131,10 @@ const Command mnist_sample_command = {
 
 const Command mnist_evaluate_command = {
     .program = "mnist",
-    .about = "usage: mnist evaluate --model FILE --data DIR [OPTION]...\n\n"
-             "Prints the bits per dimension of test images by decode steps, as they are drawn:\n"
-             "which measures the loss by bf16 or 8-bit weights. (mnist train --evaluate uses the "
-             "parallel form.)",
+    .about = "usage: mnist evaluate --load FILE --data DIR [OPTION]...\n\n"
+             "Prints the bits per dimension of test images by decode steps, as they are drawn,\n"
+             "which measures the loss by bf16 or 8-bit weights. (mnist train --evaluate uses\n"
+             "the parallel form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,
@@ -143,12 +144,11 @@ const Command mnist_evaluate_command = {
 
 const Command mnist_benchmark_command = {
     .program = "mnist",
-    .about =
-        "usage: mnist benchmark [OPTION]...\n\n"
-        "Measures the speed of image generation with random weights: by linear attention as a\n"
-        "recurrent network, by softmax attention with a KV cache (stateful), and by softmax\n"
-        "attention that recomputes all previous pixels for each new one (as Tables 4 and 5 of\n"
-        "the paper).",
+    .about = "usage: mnist benchmark [OPTION]...\n\n"
+             "Measures the speed of image generation with random weights: by linear attention\n"
+             "as a recurrent network, by softmax attention with a KV cache (stateful), and by\n"
+             "softmax attention that recomputes all previous pixels for each new one (as\n"
+             "Tables 4 and 5 of the paper).",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(model_rows), OPTION_TABLE(of_the_model),
                 OPTION_TABLE(of_the_benchmark), OPTION_TABLE(of_drawing),
                 OPTION_TABLE(device_rows) },

@@ -123,14 +123,14 @@ int mnist_sample(int argc, char **argv)
 {
     MnistOptions options;
     options_parse(&mnist_sample_command, argc, argv, &options);
-    if (!options.model || !options.output)
-        fail(BAD_USE, "sample: expected --model FILE, a checkpoint of mnist train, and --output "
+    if (!options.load || !options.common.plot)
+        fail(BAD_USE, "sample: expected --load FILE, a checkpoint of mnist train, and --plot "
                       "FILE, the picture");
-    option_check_file("output", options.output);
+    option_check_file("plot", options.common.plot);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);
-    if (!params_load(params, options.model))
+    if (!params_load(params, options.load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     Generator *generator =
         generator_new(&model, device,
@@ -145,9 +145,9 @@ int mnist_sample(int argc, char **argv)
     Picture picture = draw_picture(&options, generator);
     double seconds = now() - start;
     Sentence sentence;
-    if (!image_write_png(options.output, picture.grid, &sentence))
-        fail(EXIT_FAILURE, "--output %s", sentence.text);
-    printf("%s: %lld images%s, drawn in %.2f s\n", options.output, (long long)options.count,
+    if (!image_write_png(options.common.plot, picture.grid, &sentence))
+        fail(EXIT_FAILURE, "--plot %s", sentence.text);
+    printf("%s: %lld images%s, drawn in %.2f s\n", options.common.plot, (long long)options.count,
            options.data ? " and the same number completed" : "", seconds);
     free(picture.pixels);
     generator_free(generator);

@@ -142,9 +142,6 @@ static int64_t final_images(const Run *run)
 static int train(Run *run)
 {
     Training *training = &run->training;
-    if (training->done > training->steps)
-        fail(BAD_USE, "%lld steps: expected at least the %lld that %s has completed",
-             (long long)training->steps, (long long)training->done, training->options->resume);
     Report *report = training_run(training, report_config(run));
     int64_t count = final_images(run), done = training->done, batch = run->batch.size;
     double test_bits = evaluate(run, count);
@@ -156,7 +153,7 @@ static int train(Run *run)
            test_bits, (long long)count, (long long)done,
            (double)(done * batch) / (double)run->images.count, training->seconds,
            images > 0 ? images / training->seconds : 0);
-    return training_status();
+    return training_status(training);
 }
 
 static int measure(Run *run)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 const char *const feature_names[] = {
     [FEATURES_ELU_PLUS_ONE] = "elu+1",
@@ -26,6 +27,8 @@ const char *const precision_names[] = {
     [PRECISION_BF16 + 1] = "auto", /* training_precision */
     NULL,
 };
+
+const char *const plot_endings[] = { ".svg", NULL };
 
 #define AT(field) offsetof(TrainingOptions, field)
 /* clang-format off */
@@ -122,22 +125,23 @@ static Text option_text(const Option *option, const void *options)
         text = number_text((double)*(const int64_t *)value);
     else if (option->kind == NUMBER)
         text = number_text(*(const double *)value);
-    else if (option->kind == CHOICE)
+    else if (option->kind == CHOICE && *(const char *const *)value)
         snprintf(text.text, sizeof text.text, "%s", *(const char *const *)value);
     return text;
 }
 
-/* "a whole number from 1 to 64", or "auto, plain, cpu or cuda" */
+/* "a whole number from 1 to 64", "auto, plain, cpu or cuda", or "a file name that ends in .svg" */
 static Text expected(const Option *option)
 {
     Text text = { "" };
-    if (option->kind != CHOICE) {
+    if (option->kind == PATH)
+        snprintf(text.text, sizeof text.text, "a file name without control characters%s",
+                 option->choices ? " that ends in " : "");
+    if (option->kind == WHOLE || option->kind == NUMBER)
         snprintf(text.text, sizeof text.text, "a %s from %.32s to %.32s",
                  option->kind == WHOLE ? "whole number" : "number", number_text(option->low).text,
                  number_text(option->high).text);
-        return text;
-    }
-    for (int i = 0; option->choices[i]; i++) {
+    for (int i = 0; option->choices && option->choices[i]; i++) {
         bool last = !option->choices[i + 1];
         size_t used = strlen(text.text);
         snprintf(text.text + used, sizeof text.text - used, "%s%s",
@@ -175,6 +179,21 @@ static bool read_number(const Option *option, const char *text, void *value)
     return true;
 }
 
+/* The name may reach gnuplot, to which a newline ends a command. */
+static bool name_ok(const Option *option, const char *name)
+{
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return false;
+    const size_t length = strlen(name);
+    bool ok = !option->choices;
+    for (int i = 0; !ok && option->choices[i]; i++) {
+        const size_t end = strlen(option->choices[i]);
+        ok = length > end && !strcmp(name + length - end, option->choices[i]);
+    }
+    return ok;
+}
+
 /* Parses a value into its field; returns false for a text that the option does not allow. */
 static bool value_read(const Option *option, const char *text, void *value)
 {
@@ -189,7 +208,7 @@ static bool value_read(const Option *option, const char *text, void *value)
         return true;
     default:
         *(const char **)value = text;
-        return true;
+        return option->kind != PATH || name_ok(option, text);
     }
 }
 
@@ -211,34 +230,66 @@ static const Option *option_at(const Command *command, int index)
     return NULL;
 }
 
+/* Prints words in lines of at most 80 characters; those after the first begin in this column. */
+static void print_words(const char *text, int indent)
+{
+    int column = indent - 1;
+    for (const char *separator = ""; *text; separator = " ") {
+        const int length = (int)strcspn(text, " ");
+        if (column + 1 + length > 80) {
+            printf("\n%*s", indent, "");
+            separator = "";
+            column = indent - 1;
+        }
+        printf("%s%.*s", separator, length, text);
+        column += 1 + length;
+        text += length + (text[length] == ' ');
+    }
+    printf("\n");
+}
+
+/* Appends " (VALUE; PRESET VALUE)": the default, and those of presets that have another one. */
+static void add_defaults(char text[], size_t size, const Command *command, const Option *option)
+{
+    Text standard = { "" };
+    size_t used = strlen(text);
+    for (int p = 0; p == 0 || (command->preset_names && command->preset_names[p]); p++) {
+        const int preset = p == 0 ? command->standard : p <= command->standard ? p - 1 : p;
+        const Text value =
+            option_text(option, (const char *)command->presets + (size_t)preset * command->size);
+        if (p == 0) {
+            if (!*value.text || (option->scope == OF_RUN && !strcmp(value.text, "0")))
+                return;
+            standard = value;
+            used += (size_t)snprintf(text + used, size - used, " (%s", value.text);
+        } else if (strcmp(option->name, "preset") && strcmp(value.text, standard.text)) {
+            used += (size_t)snprintf(text + used, size - used, "; %s %s",
+                                     command->preset_names[preset], value.text);
+        }
+    }
+    snprintf(text + used, size - used, ")");
+}
+
 static void print_option(const Command *command, const Option *option)
 {
-    static const char *const values[] = {
-        " N", " X", " NAME", " FILE", " DIR", "", " FILE", " FILE"
-    };
-    char name[64];
-    snprintf(name, sizeof name, "--%s%s", option->name, values[option->kind]);
-    printf("  %-20s", name);
-    for (int p = 0; command->preset_names && command->preset_names[p]; p++) {
-        const char *preset = (const char *)command->presets + (size_t)p * command->size;
-        printf(" %-8s", option->scope != OF_RUN ? option_text(option, preset).text : "");
-    }
-    printf(" %s%s%s\n", option->help, option->kind == CHOICE ? ": " : "",
-           option->kind == CHOICE ? expected(option).text : "");
+    static const char *const values[] = { " N",   " X",    " NAME", " FILE", " FILE",
+                                          " DIR", " TEXT", "",      " FILE", " FILE" };
+    char text[512];
+    snprintf(text, sizeof text, "--%s%s", option->name, values[option->kind]);
+    printf("  %-20s ", text);
+    snprintf(text, sizeof text, "%s%s%s", option->help, option->kind == CHOICE ? ": " : "",
+             option->kind == CHOICE ? expected(option).text : "");
+    add_defaults(text, sizeof text, command, option);
+    print_words(text, 23);
 }
 
 static void print_help(const Command *command)
 {
-    int presets = 0;
-    printf("%s\n\n  %-20s", command->about, "option");
-    for (; command->preset_names && command->preset_names[presets]; presets++)
-        printf(command->preset_names[presets + 1] ? " %-8s" : " %s",
-               command->preset_names[presets]);
-    printf("\n");
+    printf("%s\n\n", command->about);
     const Option *option;
     for (int i = 0; (option = option_at(command, i)); i++)
         print_option(command, option);
-    printf("  %-20s%*s print this\n", "--help", 9 * presets, "");
+    printf("  %-20s print this\n", "--help");
 }
 
 /* Ends the program if getopt or the option's row rejects an argument. */
@@ -251,9 +302,14 @@ static void read_arguments(Given *given, int argc, char **argv)
         long_options[count].has_arg = option->kind == FLAG ? no_argument : required_argument;
     }
     long_options[count].name = "help";
-    for (int index, code; (code = getopt_long(argc, argv, "", long_options, &index)) != -1;) {
-        if (code == '?') /* getopt has printed the error */
-            exit(BAD_USE);
+    opterr = 0;
+    for (int index, code; (code = getopt_long(argc, argv, ":", long_options, &index)) != -1;) {
+        if (code == ':')
+            fail(BAD_USE, "option '%s' requires an argument", argv[optind - 1]);
+        if (code == '?' && optopt)
+            fail(BAD_USE, "unrecognized option '-%c'; --help lists all", optopt);
+        if (code == '?')
+            fail(BAD_USE, "unrecognized option '%s'; --help lists all", argv[optind - 1]);
         if (index == count) {
             print_help(given->command);
             exit(EXIT_SUCCESS);
@@ -270,6 +326,10 @@ static void read_arguments(Given *given, int argc, char **argv)
             fail(BAD_USE, "--%s %s: expected %s", option->name, given->texts[index],
                  expected(option).text);
     }
+    if (given->command->argument && optind < argc)
+        given->argument = argv[optind++];
+    if (given->command->argument && !given->argument)
+        fail(BAD_USE, "expected %s; --help lists the options", given->command->argument);
     if (optind < argc)
         fail(BAD_USE, "%s: expected an option; --help lists them", argv[optind]);
 }
@@ -348,6 +408,10 @@ static void from_checkpoint(const Command *command, const char *path, void *opti
     TensorFile *file = tensor_file_open(path);
     if (!file)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
+    const char *program = tensor_file_metadata(file, "program");
+    if (program && strcmp(program, command->program))
+        fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it is one of %s", path,
+             command->program, program);
     from_preset(command, tensor_file_metadata(file, key_of(command, "preset").text), options);
     const Option *option;
     for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
@@ -397,10 +461,60 @@ static void from_arguments(const Given *given, const Option *checkpoint, void *o
     }
 }
 
+/* Whether both paths name one file, which need not exist. */
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat status[2];
+    const char *const paths[] = { a, b }, *names[2];
+    const bool exists = stat(a, &status[0]) == 0;
+    if (exists != (stat(b, &status[1]) == 0))
+        return false;
+    for (int i = 0; i < 2 && !exists; i++) {
+        char folder[4096];
+        const char *slash = strrchr(paths[i], '/');
+        names[i] = slash ? slash + 1 : paths[i];
+        snprintf(folder, sizeof folder, "%.*s.", (int)(names[i] - paths[i]), paths[i]);
+        if (stat(folder, &status[i]) != 0)
+            return false;
+    }
+    return status[0].st_dev == status[1].st_dev && status[0].st_ino == status[1].st_ino &&
+           (exists || !strcmp(names[0], names[1]));
+}
+
+static bool is_input(const Option *option)
+{
+    return option->kind == INPUT || option->kind == CHECKPOINT || option->kind == RESUMED;
+}
+
+/* Ends the program if it would write a file twice, or one that it reads. */
+static void check_files(const Given *given)
+{
+    static const Option argument = { .name = "", .kind = INPUT };
+    const Option *options[OPTIONS_MAX + 1] = { &argument }, *option;
+    const char *paths[OPTIONS_MAX + 1] = { given->argument };
+    int count = given->argument != NULL;
+    for (int i = 0; (option = option_at(given->command, i)); i++) {
+        if (!given->texts[i] || (option->kind != PATH && !is_input(option)))
+            continue;
+        for (int j = 0; j < count; j++) {
+            const Option *other = options[j];
+            const bool written = option->kind == PATH || other->kind == PATH;
+            const bool saved = (is_input(option) && !strcmp(other->name, "save")) ||
+                               (is_input(other) && *other->name && !strcmp(option->name, "save"));
+            if (written && !saved && is_same_file(given->texts[i], paths[j]))
+                fail(BAD_USE, "--%s %s: expected another file than %s%s %s", option->name,
+                     given->texts[i], *other->name ? "--" : "the argument", other->name, paths[j]);
+        }
+        options[count] = option;
+        paths[count++] = given->texts[i];
+    }
+}
+
 Given options_parse(const Command *command, int argc, char **argv, void *options)
 {
     Given given = { .command = command };
     read_arguments(&given, argc, argv);
+    check_files(&given);
     const Option *checkpoint = checkpoint_given(&given);
     if (checkpoint)
         from_checkpoint(command, option_given(&given, checkpoint->name), options);
@@ -415,6 +529,7 @@ int options_texts(const Command *command, const void *options, FileMetadata text
     static Text keys[OPTIONS_MAX], values[OPTIONS_MAX];
     int count = 0;
     const Option *option;
+    texts[count++] = (FileMetadata){ "program", command->program };
     for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
         if (option->scope == OF_RUN)
             continue;

@@ -9,8 +9,10 @@ typedef enum {
     WHOLE,      /* int64_t */
     NUMBER,     /* double */
     CHOICE,     /* const char *, one of the choices */
-    PATH,       /* const char * */
+    PATH,       /* const char *, a file that is written */
+    INPUT,      /* likewise, one that is read */
     FOLDER,     /* likewise */
+    STRING,     /* likewise, any text */
     FLAG,       /* bool */
     CHECKPOINT, /* a PATH: its options replace the preset's; those OF_MODEL cannot be changed */
     RESUMED,    /* likewise; those OF_TRAINING cannot be changed either */
@@ -28,9 +30,10 @@ typedef struct Option {
     const char *name;
     OptionKind kind;
     OptionScope scope;
-    size_t offset;              /* of the field in the program's struct */
-    double low, high;           /* of WHOLE and NUMBER, inclusive */
-    const char *const *choices; /* of CHOICE, ended by NULL */
+    size_t offset;    /* of the field in the program's struct */
+    double low, high; /* of WHOLE and NUMBER, inclusive */
+    const char *const
+        *choices; /* of CHOICE; of PATH the endings of names, or NULL; NULL ends them */
     const char *help;
 } Option;
 
@@ -50,6 +53,7 @@ typedef struct Command Command;
 struct Command {
     const char *program;                /* its name in checkpoints */
     const char *about;                  /* the first lines of --help */
+    const char *argument;               /* what the argument that is no option is; NULL: none */
     OptionTable tables[OPTIONS_TABLES]; /* at most OPTIONS_MAX options; unused tables are empty */
     const Command *trainer;             /* the command that writes its checkpoints; NULL: itself */
     const void *presets;                /* structs of this size, with a value for every option */
@@ -62,11 +66,14 @@ struct Command {
 typedef struct Given {
     const Command *command;
     const char *texts[OPTIONS_MAX];
+    const char *argument; /* that is no option */
 } Given;
 
 /* Fills the program's struct from the preset or, if one is given, from a checkpoint and the preset
- * that it names, then from the command line. A bad value, or one that contradicts the checkpoint,
- * is reported in one sentence and ends the program with status BAD_USE; --help ends it with 0. */
+ * that it names, then from the command line. A bad value, one that contradicts the checkpoint, or
+ * a file that would be written twice, or read as well, is reported in one sentence and ends the
+ * program with status BAD_USE; --help ends it with 0. A checkpoint that is read may be the one that
+ * --save writes. */
 Given options_parse(const Command *command, int argc, char **argv, void *options);
 
 /* The value of an option on the command line as text, or NULL. */
@@ -124,5 +131,6 @@ Precision training_precision(const TrainingOptions *options, const Device *devic
 /* Choices that several programs share. */
 extern const char *const feature_names[];   /* by Features */
 extern const char *const precision_names[]; /* by Precision, then auto */
+extern const char *const plot_endings[];    /* of curves: .svg */
 
 #endif

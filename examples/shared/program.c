@@ -48,16 +48,33 @@ void program_start(const char *name)
     tapegrad_on_error(fail_with, NULL);
 }
 
+/* Control characters of arguments are not printed: the message stays one line. */
+static void print_message(const char *format, va_list arguments)
+{
+    char message[4096];
+    vsnprintf(message, sizeof message, format, arguments);
+    for (char *c = message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    fflush(stdout);
+    fprintf(stderr, "%s: %s\n", program, message);
+}
+
 void fail(int status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fflush(stdout);
-    fprintf(stderr, "%s: ", program);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    print_message(format, arguments);
     va_end(arguments);
     exit(status);
+}
+
+void caution(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    print_message(format, arguments);
+    va_end(arguments);
 }
 
 void *allocate(int64_t count, size_t size)

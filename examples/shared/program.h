@@ -15,6 +15,9 @@ void program_start(const char *name);
 /* Prints the name, ": " and the message to stderr and exits. */
 _Noreturn void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Prints likewise and goes on. */
+void caution(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* The exit status for a wrong command line. */
 enum { BAD_USE = 2 };
 

@@ -41,6 +41,9 @@ void training_load(Training *training)
     if (checkpoint && !optim_load(training->optimizer, training->tape, checkpoint))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     training->done = optim_steps(training->optimizer);
+    if (options->resume && training->done > training->steps)
+        fail(BAD_USE, "%lld steps: expected at least the %lld that %s has completed",
+             (long long)training->steps, (long long)training->done, checkpoint);
 }
 
 static Report *report_of(Training *training, ReportConfig config)
@@ -49,7 +52,7 @@ static Report *report_of(Training *training, ReportConfig config)
     config.log = options->log;
     config.plot = options->plot;
     config.resumed = options->resume != NULL;
-    config.quiet = options->quiet;
+    config.quiet |= options->quiet;
     config.first = training->first;
     config.last = training->steps;
     return report_new(config);
@@ -74,12 +77,16 @@ static void train_step(Training *training)
     }
 }
 
-static void save(const Training *training)
+/* A full disk or a mount that is lost for a while must not end hours of training. */
+static bool save(const Training *training)
 {
     FileMetadata texts[OPTIONS_MAX];
     int count = options_texts(training->command, training->options, texts);
-    if (!optim_save(training->optimizer, training->tape, texts, count, training->options->save))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    const bool ok =
+        optim_save(training->optimizer, training->tape, texts, count, training->options->save);
+    if (!ok)
+        caution("step %lld could not be saved: %s", (long long)training->done, tapegrad_error());
+    return ok;
 }
 
 Report *training_run(Training *training, ReportConfig config)
@@ -106,12 +113,11 @@ Report *training_run(Training *training, ReportConfig config)
     }
     device_wait(params_device(training->params));
     training->seconds = now() - start;
-    if (options->save)
-        save(training);
+    training->unsaved = options->save && !save(training);
     return report;
 }
 
-int training_status(void)
+int training_status(const Training *training)
 {
-    return stopped_by ? 128 + stopped_by : EXIT_SUCCESS;
+    return training->unsaved ? EXIT_FAILURE : stopped_by ? 128 + stopped_by : EXIT_SUCCESS;
 }

@@ -14,6 +14,7 @@ typedef struct Training {
     Tape *tape, *scoring; /* of the steps; of evaluations: no gradients, no dropout */
     int64_t done, first;  /* the last completed step; this run's first one */
     double seconds;       /* of this run's steps */
+    bool unsaved;         /* the final checkpoint could not be written */
     /* The program's part of a step, which receives context. */
     void *context;
     void (*next_batch)(void *context, int64_t step);
@@ -27,14 +28,16 @@ typedef struct Training {
 Training training_new(const Command *command, const TrainingOptions *options, int64_t steps);
 void training_free(Training *training);
 
-/* Loads the checkpoint of --resume or --evaluate, if any. */
+/* Loads the checkpoint of --resume or --evaluate, if any. Ends the program if a resumed run has
+ * completed more steps than this one is to have. */
 void training_load(Training *training);
 
-/* Trains until all steps are done or a signal stops it, and saves. Adds the options and the steps
- * to the report's config. The caller finishes and frees the report. */
+/* Trains until all steps are done or a signal stops it, and saves. A save that fails is reported;
+ * the next one may succeed. Adds the options and the steps to the report's config. The caller
+ * finishes and frees the report. */
 Report *training_run(Training *training, ReportConfig config);
 
 /* The program's exit status after a run. */
-int training_status(void);
+int training_status(const Training *training);
 
 #endif

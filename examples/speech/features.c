@@ -8,6 +8,7 @@
 #include <sndfile.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---------------------------------------------------------------------------------- sound files */
 
@@ -95,6 +96,11 @@ static long next_block(void *context, float **samples)
 
 WaveFile *wave_open(const char *path, Sentence *sentence)
 {
+    struct stat status;
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) { /* opening a FIFO would block */
+        sentence_write(sentence, "%s: not a regular file", path);
+        return NULL;
+    }
     WaveFile *file = allocate(1, sizeof *file);
     file->path = path;
     file->file = sf_open(path, SFM_READ, &file->info);

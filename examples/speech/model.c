@@ -241,7 +241,7 @@ Recogniser recogniser_new(const SpeechOptions *options, int64_t max_positions)
                               .model = model_new(params, options, max_positions) };
     tape_set_recording(recogniser.tape, false);
     tape_set_training(recogniser.tape, false);
-    if (!params_load(params, options->checkpoint))
+    if (!params_load(params, options->load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     return recogniser;
 }

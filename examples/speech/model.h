@@ -71,7 +71,7 @@ typedef struct Recogniser {
     Model model;
 } Recogniser;
 
-/* Reads the weights of options.checkpoint; ends the program on an error. */
+/* Reads the weights of options.load; ends the program on an error. */
 Recogniser recogniser_new(const SpeechOptions *options, int64_t max_positions);
 void recogniser_free(Recogniser *recogniser);
 

@@ -30,6 +30,7 @@ static const char *const preset_names[] = { "small", "paper", "lstm", "streaming
 static const char *const models[] = { "transformer", "lstm", NULL };
 static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL };
+static const char *const endings[] = { ".png", ".svg", NULL };
 static const char *const splits[] = { "standard", "speaker", NULL };
 
 #define AT(field) offsetof(SpeechOptions, field)
@@ -62,7 +63,8 @@ static const Option of_training[] = {
       "weights, strings, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,loss,validation_error,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL, "an SVG of loss and error, by gnuplot" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
+      "an SVG of loss and error, by gnuplot" },
 };
 static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
@@ -71,17 +73,17 @@ static const Option of_strings[] = {
       "the fewest of a string" },
     { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MAX_DIGITS, NULL,
       "the most of a string" },
-    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
+    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on" },
 };
 static const Option of_a_model[] = {
-    { "checkpoint", CHECKPOINT, OF_RUN, AT(checkpoint), 0, 0, NULL,
+    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
       "a checkpoint of speech train" },
 };
 static const Option of_decoding[] = {
-    { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search (10)" },
+    { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search" },
 };
 static const Option of_pictures[] = {
-    { "picture", PATH, OF_RUN, AT(picture), 0, 0, NULL, "a PNG or an SVG, by gnuplot" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "by gnuplot" },
 };
 /* clang-format on */
 
@@ -89,6 +91,10 @@ static const Option of_pictures[] = {
 #define SAVING                                                                                     \
     {                                                                                              \
         run_rows, 4                                                                                \
+    }
+#define PRECISION                                                                                  \
+    {                                                                                              \
+        run_rows + 5, 1                                                                            \
     }
 #define QUIET                                                                                      \
     {                                                                                              \
@@ -98,11 +104,11 @@ static const Option of_pictures[] = {
 const Command speech_train_command = {
     .program = "speech",
     .about = "usage: speech train --data DIR [OPTION]...\n\n"
-             "Trains a model of strings of spoken digits by connectionist temporal classification\n"
-             "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
+             "Trains a model of strings of spoken digits by connectionist temporal\n"
+             "classification (Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
                 OPTION_TABLE(training_rows), OPTION_TABLE(of_strings), OPTION_TABLE(device_rows),
-                SAVING, QUIET },
+                SAVING, PRECISION, QUIET },
     .presets = presets,
     .size = sizeof(SpeechOptions),
     .preset_names = preset_names,
@@ -110,7 +116,7 @@ const Command speech_train_command = {
 
 const Command speech_evaluate_command = {
     .program = "speech",
-    .about = "usage: speech evaluate --checkpoint FILE --data DIR [OPTION]...\n\n"
+    .about = "usage: speech evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Measures the error rate of phonemes on strings of the test recordings.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_strings), OPTION_TABLE(of_decoding),
                 OPTION_TABLE(device_rows) },
@@ -121,7 +127,8 @@ const Command speech_evaluate_command = {
 
 const Command speech_recognise_command = {
     .program = "speech",
-    .about = "usage: speech recognise FILE --checkpoint FILE [OPTION]...\n\n"
+    .argument = "a sound file: speech recognise FILE",
+    .about = "usage: speech recognise FILE --load FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file, with their times.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_decoding), OPTION_TABLE(of_pictures),
                 OPTION_TABLE(device_rows) },
@@ -132,10 +139,10 @@ const Command speech_recognise_command = {
 
 const Command speech_stream_command = {
     .program = "speech",
-    .about =
-        "usage: speech stream FILE --checkpoint FILE [OPTION]...\n\n"
-        "Prints the digits and phonemes of a sound file as a causal model finds them in blocks\n"
-        "of 10 ms, and the latency per block.",
+    .argument = "a sound file: speech stream FILE",
+    .about = "usage: speech stream FILE --load FILE [OPTION]...\n\n"
+             "Prints the digits and phonemes of a sound file as a causal model finds them in\n"
+             "blocks of 10 ms, and the latency per block.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(device_rows) },
     .trainer = &speech_train_command,
     .presets = presets,
@@ -144,8 +151,10 @@ const Command speech_stream_command = {
 
 const Command speech_features_command = {
     .program = "speech",
-    .about = "usage: speech features FILE --picture FILE\n\n"
-             "Draws the spectrogram of a sound file: its log-mel filter banks, which models read.",
+    .argument = "a sound file: speech features FILE",
+    .about = "usage: speech features FILE --plot FILE\n\n"
+             "Draws the spectrogram of a sound file: its log-mel filter banks, which models\n"
+             "read.",
     .tables = { OPTION_TABLE(of_pictures) },
     .trainer = &speech_train_command,
     .presets = presets,
@@ -185,20 +194,6 @@ void speech_check_data(const SpeechOptions *options)
 
 void speech_check_checkpoint(const SpeechOptions *options)
 {
-    if (!options->checkpoint)
-        fail(BAD_USE, "expected --checkpoint FILE, a checkpoint of speech train");
-}
-
-const char *speech_file(int *argc, char ***argv)
-{
-    char *command = (*argv)[0];
-    if (*argc > 1 && !strcmp((*argv)[1], "--help"))
-        return NULL;
-    if (*argc < 2 || (*argv)[1][0] == '-')
-        fail(BAD_USE, "%s: expected a sound file first", command);
-    const char *file = (*argv)[1];
-    (*argc)--;
-    (*argv)++;
-    (*argv)[0] = command;
-    return file;
+    if (!options->load)
+        fail(BAD_USE, "expected --load FILE, a checkpoint of speech train");
 }

@@ -17,7 +17,7 @@ typedef struct SpeechOptions {
     /* This run. */
     const char *data;
     /* speech evaluate, recognise, stream */
-    const char *checkpoint, *picture;
+    const char *load;
     int64_t beam, strings;
 } SpeechOptions;
 
@@ -25,14 +25,10 @@ extern const Command speech_features_command, speech_train_command, speech_evalu
     speech_recognise_command, speech_stream_command;
 
 /* End the program if options of the model contradict each other; without --data, or if the numbers
- * of digits contradict each other; without --checkpoint. */
+ * of digits contradict each other; without --load. */
 void speech_check_model(const SpeechOptions *options, const Given *given);
 void speech_check_data(const SpeechOptions *options);
 void speech_check_checkpoint(const SpeechOptions *options);
-
-/* Removes the file, the argument after the subcommand's name, from the arguments and returns it;
- * ends the program if there is none. "--help": returns NULL. */
-const char *speech_file(int *argc, char ***argv);
 
 /* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */
 int speech_features(int argc, char **argv);

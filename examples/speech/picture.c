@@ -87,11 +87,11 @@ void picture_draw(const char *path, const FilterBank *bank, const Wave *wave, co
 {
     FILE *gnuplot = popen("gnuplot", "w");
     if (!gnuplot)
-        fail(EXIT_FAILURE, "--picture %s: %s", path, strerror(errno));
+        fail(EXIT_FAILURE, "--plot %s: %s", path, strerror(errno));
     print_script(gnuplot, path, bank, wave, marks, count);
     if (pclose(gnuplot) != 0)
         fail(EXIT_FAILURE,
-             "--picture %s: gnuplot could not draw it; is gnuplot-nox installed? Its error is "
+             "--plot %s: gnuplot could not draw it; is gnuplot-nox installed? Its error is "
              "printed above",
              path);
 }

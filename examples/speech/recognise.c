@@ -17,16 +17,15 @@ static Wave read_file(const char *path)
 
 int speech_features(int argc, char **argv)
 {
-    const char *path = speech_file(&argc, &argv);
     SpeechOptions options;
-    options_parse(&speech_features_command, argc, argv, &options);
-    if (!options.picture)
-        fail(BAD_USE, "features: expected --picture FILE, a PNG or an SVG");
-    option_check_file("picture", options.picture);
+    const char *path = options_parse(&speech_features_command, argc, argv, &options).argument;
+    if (!options.common.plot)
+        fail(BAD_USE, "features: expected --plot FILE, a PNG or an SVG");
+    option_check_file("plot", options.common.plot);
     Wave wave = read_file(path);
     FilterBank *bank = filter_bank_new();
-    picture_draw(options.picture, bank, &wave, NULL, 0);
-    printf("%s: %lld frames of %d filters, %.2f s\n", options.picture,
+    picture_draw(options.common.plot, bank, &wave, NULL, 0);
+    printf("%s: %lld frames of %d filters, %.2f s\n", options.common.plot,
            (long long)frame_count(wave.count), FILTERS, (double)wave.count / RATE);
     filter_bank_free(bank);
     wave_free(&wave);
@@ -107,18 +106,17 @@ static void print_result(const Result *result, const Mark *marks)
 
 int speech_recognise(int argc, char **argv)
 {
-    const char *path = speech_file(&argc, &argv);
     SpeechOptions options;
-    options_parse(&speech_recognise_command, argc, argv, &options);
+    const char *path = options_parse(&speech_recognise_command, argc, argv, &options).argument;
     speech_check_checkpoint(&options);
-    option_check_file("picture", options.picture);
+    option_check_file("plot", options.common.plot);
     Wave wave = read_file(path);
     Recogniser recogniser = recogniser_new(&options, model_positions(&options, wave.count));
     Result result = recognise(&recogniser, &wave);
     Mark *marks = marks_of(&result, &options);
     print_result(&result, marks);
-    if (options.picture)
-        picture_draw(options.picture, recogniser.bank, &wave, marks,
+    if (options.common.plot)
+        picture_draw(options.common.plot, recogniser.bank, &wave, marks,
                      result.phoneme_count + result.digit_count);
     free(marks);
     result_free(&result);

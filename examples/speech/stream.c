@@ -174,18 +174,17 @@ static void recognise(Stream *stream, WaveFile *file, Found *found)
 
 int speech_stream(int argc, char **argv)
 {
-    const char *path = speech_file(&argc, &argv);
     SpeechOptions options;
-    options_parse(&speech_stream_command, argc, argv, &options);
+    const char *path = options_parse(&speech_stream_command, argc, argv, &options).argument;
     speech_check_checkpoint(&options);
     if (!model_is_causal(&options))
-        fail(BAD_USE, "--checkpoint %s: %s, expected a causal model: train --preset streaming",
-             options.checkpoint, model_kind(&options));
+        fail(BAD_USE, "--load %s: %s, expected a causal model: train --preset streaming",
+             options.load, model_kind(&options));
     if (model_is_lsh(&options))
         fail(BAD_USE,
-             "--checkpoint %s: %s, which has no decode steps; expected linear or softmax "
+             "--load %s: %s, which has no decode steps; expected linear or softmax "
              "attention, or an LSTM",
-             options.checkpoint, model_kind(&options));
+             options.load, model_kind(&options));
     Sentence sentence;
     WaveFile *file = wave_open(path, &sentence);
     if (!file)

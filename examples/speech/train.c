@@ -141,9 +141,6 @@ static void finish_report(Report *report, const Run *run)
 static int train(Run *run)
 {
     Training *training = &run->training;
-    if (training->done > training->steps)
-        fail(BAD_USE, "%lld steps: expected at least the %lld that %s has completed",
-             (long long)training->steps, (long long)training->done, training->options->resume);
     Device *device = params_device(training->params);
     device_reset_peak(device);
     Report *report = training_run(training, report_config(run));
@@ -158,7 +155,7 @@ static int train(Run *run)
            (double)training->done / (double)run->steps_per_epoch, training->seconds,
            steps ? training->seconds / (double)steps * (double)run->steps_per_epoch : 0,
            (long long)run->most_positions, (double)device_memory(device).peak / (1 << 20));
-    return training_status();
+    return training_status(training);
 }
 
 /* An epoch says one digit per recording to train on, in the mean. */

@@ -78,7 +78,7 @@ for part in train t10k; do images | gzip >"$directory/$part-images-idx3-ubyte.gz
 mnist="$build/programs/mnist" picture="$directory/picture.png" pictured=0
 $mnist train --data "$directory" --rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 \
     --batch 4 --steps 1 --quiet --save "$directory/mnist.safetensors" >"$directory/log" 2>&1 || fail "mnist train"
-draw="$mnist sample --model $directory/mnist.safetensors --data $directory --count 1 --threads 1 --output $picture"
+draw="$mnist sample --load $directory/mnist.safetensors --data $directory --count 1 --threads 1 --plot $picture"
 export FAULT=malloc FAULT_COUNT=$directory/count
 for FAULT_LIBRARY in libz.so libpng; do
     export FAULT_LIBRARY
@@ -157,4 +157,10 @@ if [ -e "$file" ]; then
         fail "the last run ends with other weights"
 fi
 echo "killed runs: $kills; temporary files left: $(ls "$file".tmp.* 2>/dev/null | wc -l)"
+
+# Three processes that save to one path, killed together; in memory, where they save more often.
+memory=$(mktemp -d -p /dev/shm 2>/dev/null || echo "$directory")
+"$build/tests/faults/savers" "$memory/shared" $((count * 10 / 3)) >"$directory/log" 2>&1 || fail "savers"
+tail -n 1 "$directory/log"
+[ "$memory" = "$directory" ] || rm -r "$memory"
 [ $failures -eq 0 ]
