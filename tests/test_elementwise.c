@@ -24,14 +24,15 @@ static void check_unary(const char *what, const Unary *unary, const Real *x, con
                         double (*exact)(double x), int count, double float32)
 {
     const double tolerance = tolerance_of(float32);
+    Worst worst = { 0 };
     for (int i = 0; i < count; i++) {
-        double expected = exact((double)x[i]);
-        double error = fabs((double)actual[i] - expected) / fmax(1, fabs(expected));
-        if (!(error <= tolerance))
-            ck_abort_msg("%s: %s at %.9g is %.9g, expected %.9g: error %.2g, tolerance %.2g",
-                         unary->name, what, (double)x[i], (double)actual[i], expected, error,
-                         tolerance);
+        const double expected = exact((double)x[i]);
+        test_worst(&worst, fabs((double)actual[i] - expected) / fmax(1, fabs(expected)), i);
     }
+    if (!(worst.error <= tolerance))
+        ck_abort_msg("%s: %s at %.9g is %.9g, expected %.9g: error %.2g, tolerance %.2g",
+                     unary->name, what, (double)x[worst.at], (double)actual[worst.at],
+                     exact((double)x[worst.at]), worst.error, tolerance);
 }
 
 TEST(unary_values_and_derivatives_are_exact)
@@ -305,13 +306,17 @@ static void check_binary_derivatives(const Binary *binary, const Real *a, const 
     tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
     for (int side = 0; side < 2; side++) {
         Real *dx = test_values(tensor_gradient(inputs[side]));
+        Worst worst = { 0 };
         for (int i = 0; i < count; i++) {
-            double exact =
+            const double exact =
                 (double)upstream[i] * binary->derivatives[side]((double)a[i], (double)b[i]);
-            if (!(fabs((double)dx[i] - exact) <= tolerance * fabs(exact)))
-                ck_abort_msg("%s: gradient %d at (%.9g, %.9g) is %.9g, expected %.9g", binary->name,
-                             side, (double)a[i], (double)b[i], (double)dx[i], exact);
+            test_worst(&worst, (double)dx[i] == exact ? 0 : fabs((double)dx[i] / exact - 1), i);
         }
+        const int64_t at = worst.at;
+        if (!(worst.error <= tolerance))
+            ck_abort_msg("%s: gradient %d at (%.9g, %.9g) is %.9g: error %.2g, tolerance %.2g",
+                         binary->name, side, (double)a[at], (double)b[at], (double)dx[at],
+                         worst.error, tolerance);
     }
     tape_reset(tape);
 }
