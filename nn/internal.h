@@ -55,8 +55,8 @@ void params_written(const Params *params);
 bool params_matches(const char *pattern, const Tensor *weight);
 void params_check_pattern(const char *function, const Params *params, const char *pattern);
 
-/* Weights require a gradient, and none has one. */
-bool params_lacks_gradients(const Params *params);
+/* Raises, as function, if weights require a gradient and none has one. */
+void params_need_gradients(const char *function, const Params *params);
 
 /* The prefix of an optimizer's entries in a checkpoint. */
 #define STATE_PREFIX "optimizer."

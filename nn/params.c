@@ -459,15 +459,17 @@ Tensor *params_flat_gradients(Params *params)
     return &params->flat_gradients;
 }
 
-bool params_lacks_gradients(const Params *params)
+void params_need_gradients(const char *function, const Params *params)
 {
     bool required = false;
     for (const Weight *weight = params->weights; weight; weight = weight->next) {
         if (weight->tensor.has_gradient)
-            return false;
+            return;
         required |= weight->tensor.requires_grad;
     }
-    return required;
+    if (required)
+        error_raise("%s: no weight has a gradient since the last step; call tape_backward first",
+                    function);
 }
 
 void params_zero_gradients(Params *params)

@@ -509,8 +509,8 @@ TEST(clipping_leaves_values_that_are_not_finite)
     Tensor *a = params_add(params, "a", shape(3), uniform);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
-    assert_raises("params_clip_gradients: no weight has a gradient; call it after tape_backward, "
-                  "before optim_step",
+    assert_raises("params_clip_gradients: no weight has a gradient since the last step; call "
+                  "tape_backward first",
                   params_clip_gradients(params, 1));
     contribute(a, not_a_number);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
