@@ -7,6 +7,7 @@
 #include "nn/internal.h"
 
 #include "ops/shared/internal.h"
+#include "tensor/file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -221,6 +222,8 @@ static void check_name(const Params *params, const char *name)
 {
     if (name[0] == 0)
         error_raise("params_add: the name is empty");
+    if (*file_utf8_end(name)) /* no file could hold it */
+        error_raise("params_add: the name \"%s\" is not UTF-8", file_name_text(name).text);
     if (params->values)
         error_raise("params_add: %s comes too late: storage was allocated at the first use of a "
                     "weight; register all weights before it",

@@ -246,7 +246,7 @@ void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts);
 typedef struct Window {
     int64_t height, width; /* no default */
     int64_t stride;        /* 1: pixels from one window to the next, in both directions */
-    int64_t padding;       /* 0: pixels of value 0 around the image */
+    int64_t padding;       /* 0 to 2^31 - 1: pixels of value 0 around the image */
 } Window;
 
 /* The windows of images (im2col): x [B, H, W, C]; returns [B, H', W', height width C],

@@ -207,6 +207,8 @@ TEST(bad_registrations_raise_and_change_nothing)
                   params_add(params, "j.key.w", shape(3), uniform));
     assert_raises("params_add: there is a weight named j.query.w already",
                   params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform));
+    assert_raises("params_add: the name \"\xc3(\" is not UTF-8",
+                  params_add(params, "\xc3(", shape(3), uniform));
     assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
     assert_raises("params_add: the name is NULL", params_add(params, NULL, shape(3), uniform));
     assert_raises("params: a name is NULL", nn_linear(params, NULL, 2, 3));

@@ -132,7 +132,7 @@ TEST(missing_arguments_and_shapes_made_by_hand_raise)
                   tape_input(tape, three, (Shape){ .rank = 9 }));
     assert_raises("shape: size 1 is 0, expected at least 1",
                   tape_persistent(tape, (Shape){ 2, { 3 } }));
-    assert_raises("shape: size 0 is -1, expected at least 1",
+    assert_raises("shape: size 0 is -1, expected at least 1; no size is inferred",
                   tape_view(tape, x, (Shape){ 2, { -1, -3 } }));
     const CheckInput input = { shape(3), three };
     assert_raises("gradient_check: the function returned NULL, expected a tensor",
@@ -236,6 +236,8 @@ TEST(shapes)
     ck_assert(!shape_equal(shape(2), shape(2, 1)));
     assert_raises("shape: 5 sizes were given, expected at most 4", shape(1, 2, 3, 4, 5));
     assert_raises("shape: size 1 is 0, expected at least 1", shape(3, 0));
+    assert_raises("shape: size 1 is -1, expected at least 1; no size is inferred", shape(5, -1));
+    assert_raises("shape: size 1 is -2, expected at least 1", shape(5, -2));
     assert_raises("shape: a tensor of these 3 sizes would take 2^63 bytes or more",
                   shape((int64_t)1 << 40, (int64_t)1 << 20, 8));
     assert_raises("shape: a tensor of these 1 sizes would take 2^63 bytes or more",
@@ -600,6 +602,8 @@ TEST(the_graph_names_operations_and_shapes)
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
     tape_print_dot(tape, file);
+    assert_raises("tape_print_dot: the file is NULL", tape_print_dot(tape, NULL));
+    assert_raises("tape_print_dot: the tape is NULL", tape_print_dot(NULL, file));
     fclose(file);
     ck_assert_ptr_nonnull(strstr(text, "label=\"square\""));
     ck_assert_ptr_nonnull(strstr(text, "label=\"dot\""));

@@ -11,8 +11,8 @@
 
 /* Below, T is the dtype of out and dout, S that of x and dx. */
 
-/* sums of (x_c - shift) and of (x_c - shift)^2. A long row is summed in pieces, and the pieces' sums
- * are added in double precision: the error of one float sum grows with the length. */
+/* sums of (x_c - shift) and of (x_c - shift)^2. A long row is summed in pieces, whose sums add up in
+ * double precision: the error of one float sum grows with the length. */
 typedef struct RowSums {
     double values, squares;
 } RowSums;
