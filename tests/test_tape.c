@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -317,6 +318,30 @@ TEST(every_step_gets_the_same_addresses)
     ck_assert_uint_eq(device_memory(device).reserved, 0);
     device_reset_peak(device);
     ck_assert_uint_eq(device_memory(device).peak, 0);
+}
+
+/* Processor seconds of a step with n small tensors, all of which its backward pass frees. */
+static double seconds_of_wide_step(int n)
+{
+    const Real number = 1;
+    const clock_t start = clock();
+    Tensor **x = malloc((size_t)n * sizeof(Tensor *));
+    ck_assert_ptr_nonnull(x);
+    Tensor *one = tape_variable(tape, &number, shape(1));
+    for (int i = 0; i < n; i++)
+        x[i] = op_scale(tape, one, 2);
+    tape_backward(tape, op_sum(tape, op_concat(tape, x, n, 0), ALL_AXES));
+    ck_assert(test_values(tensor_gradient(one))[0] == (Real)(2 * n));
+    free(x);
+    tape_reset(tape);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+TEST(time_to_free_a_block_hardly_grows_with_the_free_blocks)
+{
+    seconds_of_wide_step(2000);
+    const double few = seconds_of_wide_step(2000), many = seconds_of_wide_step(32000);
+    ck_assert_msg(many < 16 * 5 * few, "2000 tensors take %g s, 32000 %g s", few, many);
 }
 
 TEST(pool_wastes_an_eighth_at_most)
