@@ -274,8 +274,10 @@ static void take_an_input(void *context)
 
 static void step_twice(void *context)
 {
-    train(context);
-    optim_step(((Trainer *)context)->optimizer);
+    Trainer *trainer = context;
+    train(trainer);
+    params_flat_gradients(trainer->params); /* zeros */
+    optim_step(trainer->optimizer);
 }
 
 static void reset(void *context)

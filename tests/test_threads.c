@@ -223,7 +223,7 @@ TEST(two_threads_read_the_same_weights)
     params_free(model.params);
 }
 
-/* ------------------------------------------------------------------------- settings of a process */
+/* ------------------------------------------------------------------------ settings of a process */
 static _Atomic bool settled;
 static jmp_buf raised;
 static int mismatches; /* of this thread, which alone raises */

@@ -11,7 +11,7 @@
 
 /* Below, T is the dtype of out and dout, S that of x and dx. */
 
-/* sums of (x_c - shift) and of (x_c - shift)^2. A long row is summed in pieces, whose sums add up in
+/* sums of (x_c - shift) and of (x_c - shift)^2. A long row is summed in pieces, and their sums in
  * double precision: the error of one float sum grows with the length. */
 typedef struct RowSums {
     double values, squares;
