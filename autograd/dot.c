@@ -27,6 +27,8 @@ static void print_tensor(FILE *file, const Node *node, const Tensor *tensor, boo
 
 void tape_print_dot(const Tape *tape, FILE *file)
 {
+    if (!tape || !file)
+        error_raise("tape_print_dot: the %s is NULL", tape ? "file" : "tape");
     fprintf(file, "digraph tape {\n    node [fontname=\"sans-serif\", fontsize=11];\n");
     for (Node *node = tape->last_node; node; node = node->previous) {
         fprintf(file, "    node%lld [shape=box, label=\"%s\"];\n", (long long)node->index,

@@ -223,5 +223,6 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
 
 Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x, Tensor *key_lengths)
 {
+    nn_need_layer("nn_attention_forward", attention);
     return nn_attention_forward_cached(tape, attention, x, key_lengths, NULL);
 }

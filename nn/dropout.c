@@ -11,5 +11,6 @@ Dropout nn_dropout(double probability)
 
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x)
 {
+    nn_need_layer("nn_dropout_forward", dropout);
     return op_dropout(tape, x, dropout->probability);
 }

@@ -55,8 +55,8 @@ void params_written(const Params *params);
 bool params_matches(const char *pattern, const Tensor *weight);
 void params_check_pattern(const char *function, const Params *params, const char *pattern);
 
-/* Weights require a gradient, and none has one. */
-bool params_lacks_gradients(const Params *params);
+/* Raises, as function, if weights require a gradient and none has one. */
+void params_need_gradients(const char *function, const Params *params);
 
 /* The prefix of an optimizer's entries in a checkpoint. */
 #define STATE_PREFIX "optimizer."
@@ -87,6 +87,12 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
                        const char *ignored, const TensorFile *file, const char *path);
 
 /* ------------------------------------------------------------------------------- for the layers */
+
+static inline void nn_need_layer(const char *function, const void *layer)
+{
+    if (!layer)
+        error_raise("%s: the layer is NULL", function);
+}
 
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);

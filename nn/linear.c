@@ -43,5 +43,6 @@ Linear nn_linear_no_bias(Params *params, const char *name, int64_t in, int64_t o
 
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x)
 {
+    nn_need_layer("nn_linear_forward", linear);
     return op_linear(tape, x, linear->weight, linear->bias);
 }

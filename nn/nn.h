@@ -90,17 +90,19 @@ void params_zero_gradients(Params *params);
 
 /* Gradient clipping: g = g min(1, maximum_norm / norm) with norm = sqrt(sum g^2) over all gradients
  * (Pascanu, Mikolov, Bengio 2013, algorithm 1). A norm that is infinite or NaN leaves them
- * unchanged, and optim_step raises. Raises unless maximum_norm > 0, and when weights require
- * gradients but none has one, as before tape_backward. */
+ * unchanged, and optim_step raises: a maximum_norm of INFINITY checks and scales nothing. Raises
+ * unless maximum_norm > 0, and when weights require gradients but none has one, as before
+ * tape_backward. */
 void params_clip_gradients(Params *params, double maximum_norm);
 /* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
  * with the device, so it must not be called in a replayed step. Raises before the first
  * params_clip_gradients. */
 double params_gradient_norm(const Params *params);
 
-/* Writes all weights under their path names to a safetensors file; reads all from such a file, or
- * from a checkpoint of optim_save. Return false on failure, and tapegrad_error() has the sentence.
- * Reading changes nothing then: when an entry is missing, has the wrong shape or is unknown. */
+/* Writes all weights under their path names to a safetensors file, also if they are NaN: see
+ * params_clip_gradients; reads all from such a file, or from a checkpoint of optim_save. Return
+ * false on failure, and tapegrad_error() has the sentence. Reading changes nothing then: when an
+ * entry is missing, has the wrong shape or is unknown. */
 TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
 TAPEGRAD_MUST_CHECK

@@ -7,6 +7,7 @@
 #include "nn/internal.h"
 
 #include "ops/shared/internal.h"
+#include "tensor/file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -221,6 +222,8 @@ static void check_name(const Params *params, const char *name)
 {
     if (name[0] == 0)
         error_raise("params_add: the name is empty");
+    if (*file_utf8_end(name)) /* no file could hold it */
+        error_raise("params_add: the name \"%s\" is not UTF-8", file_name_text(name).text);
     if (params->values)
         error_raise("params_add: %s comes too late: storage was allocated at the first use of a "
                     "weight; register all weights before it",
@@ -459,15 +462,17 @@ Tensor *params_flat_gradients(Params *params)
     return &params->flat_gradients;
 }
 
-bool params_lacks_gradients(const Params *params)
+void params_need_gradients(const char *function, const Params *params)
 {
     bool required = false;
     for (const Weight *weight = params->weights; weight; weight = weight->next) {
         if (weight->tensor.has_gradient)
-            return false;
+            return;
         required |= weight->tensor.requires_grad;
     }
-    return required;
+    if (required)
+        error_raise("%s: no weight has a gradient since the last step; call tape_backward first",
+                    function);
 }
 
 void params_zero_gradients(Params *params)

@@ -40,9 +40,7 @@ void params_clip_gradients(Params *params, double maximum_norm)
     if (!((Real)maximum_norm > 0))
         error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
                     maximum_norm);
-    if (params_lacks_gradients(params))
-        error_raise("params_clip_gradients: no weight has a gradient; call it after tape_backward, "
-                    "before optim_step");
+    params_need_gradients("params_clip_gradients", params);
     Device *device = params->device;
     Real *gradients = params_flat_gradients(params)->data;
     Clipping *clipping = params->clipping;

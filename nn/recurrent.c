@@ -33,7 +33,7 @@ static Recurrent stack_new(const Kind *kind, Params *params, const char *name, R
     if (c.layers < 0 || c.layers > NN_MAX_LAYERS)
         error_raise("%s: %s: layers is %lld, expected 1 to %d", kind->constructor, name,
                     (long long)c.layers, NN_MAX_LAYERS);
-    const int64_t H = c.hidden, rows = kind->gates * H;
+    const int64_t H = c.hidden, rows = shape_count(shape(kind->gates, H));
     Recurrent stack = { .layers = c.layers ? c.layers : 1,
                         .directions = c.bidirectional ? 2 : 1,
                         .hidden = H,
@@ -125,6 +125,7 @@ Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config)
 
 Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths, LstmState *state)
 {
+    nn_need_layer("nn_lstm_forward", lstm);
     if (!state)
         return stack_forward(tape, &lstm_kind, &lstm->stack, x, lengths, NULL);
     Tensor *tensors[] = { state->hidden, state->cell };
@@ -151,5 +152,6 @@ Gru nn_gru(Params *params, const char *name, RecurrentConfig config)
 
 Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden)
 {
+    nn_need_layer("nn_gru_forward", gru);
     return stack_forward(tape, &gru_kind, &gru->stack, x, lengths, hidden);
 }

@@ -80,6 +80,7 @@ static Tensor *layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths)
 {
+    nn_need_layer("nn_transformer_layer_forward", layer);
     return layer_forward(tape, layer, x, key_lengths, NULL);
 }
 
@@ -108,6 +109,7 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random)
 Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
                                       Tensor *key_lengths, const AttentionCache *caches)
 {
+    nn_need_layer("nn_transformer_forward", transformer);
     if (transformer->layers < 1)
         tape_error(tape, "nn_transformer_forward: the transformer has no layers; see "
                          "nn_transformer");

@@ -125,6 +125,7 @@ void optim_step(Optimizer *optimizer)
 {
     if (!optimizer)
         error_raise("optim_step: the optimizer is NULL");
+    params_need_gradients("optim_step", optimizer->params);
     check_norm(optimizer->params);
     Real *values = params_flat_values(optimizer->params)->data;
     const Real *gradients = params_flat_gradients(optimizer->params)->data;

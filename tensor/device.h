@@ -9,7 +9,7 @@
 enum { BLOCK_ALIGNMENT = 64 }; /* of blocks: a cache line */
 enum { CLASSES_PER_DOUBLING = 8, CLASS_COUNT = 64 * CLASSES_PER_DOUBLING };
 
-/* Free blocks: one list per size class, sorted by address. */
+/* Free blocks: one heap per size class, the lowest address first. */
 typedef struct FreeBlocks {
     Block *first[CLASS_COUNT];
 } FreeBlocks;

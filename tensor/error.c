@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static ErrorHandler *installed_handler;
-static void *installed_context;
+typedef struct Handler {
+    ErrorHandler *function;
+    void *context;
+} Handler;
+static Handler installed;
+static atomic_flag error_lock = ATOMIC_FLAG_INIT; /* of `installed` and open_contexts */
 static _Thread_local char last_sentence[1024];
 _Thread_local void (*error_cleanup)(void);
 
@@ -18,8 +22,9 @@ static _Thread_local struct {
 
 void tapegrad_on_error(ErrorHandler *handler, void *context)
 {
-    installed_handler = handler;
-    installed_context = context;
+    spin_lock(&error_lock);
+    installed = (Handler){ handler, context };
+    spin_unlock(&error_lock);
 }
 
 const char *tapegrad_error(void)
@@ -30,35 +35,34 @@ const char *tapegrad_error(void)
 /* All open contexts. A thread's context may have been closed by another thread, so it is marked
  * only if it is found in this list. */
 static ErrorContext *open_contexts;
-static atomic_flag contexts_lock = ATOMIC_FLAG_INIT;
 
 void error_context_open(ErrorContext *context)
 {
     static int64_t count;
-    spin_lock(&contexts_lock);
+    spin_lock(&error_lock);
     *context = (ErrorContext){ .id = ++count, .next = open_contexts };
     open_contexts = context;
-    spin_unlock(&contexts_lock);
+    spin_unlock(&error_lock);
 }
 
 void error_context_close(ErrorContext *context)
 {
     error_leave(context);
-    spin_lock(&contexts_lock);
+    spin_lock(&error_lock);
     ErrorContext **link = &open_contexts;
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
-    spin_unlock(&contexts_lock);
+    spin_unlock(&error_lock);
 }
 
 static void mark_context(void)
 {
-    spin_lock(&contexts_lock);
+    spin_lock(&error_lock);
     for (ErrorContext *context = open_contexts; context; context = context->next)
         if (context->id == current.id)
             context->failed = true;
-    spin_unlock(&contexts_lock);
+    spin_unlock(&error_lock);
 }
 
 void error_enter(const ErrorContext *context, const char *operation)
@@ -87,8 +91,11 @@ void error_raise_arguments(const char *format, va_list arguments)
     if (error_cleanup)
         error_cleanup();
     device_workspace_free_all();
-    if (installed_handler)
-        installed_handler(last_sentence, installed_context);
+    spin_lock(&error_lock);
+    const Handler handler = installed;
+    spin_unlock(&error_lock);
+    if (handler.function)
+        handler.function(last_sentence, handler.context);
     fflush(NULL); /* abort loses what the program has printed */
     fprintf(stderr, "tapegrad: %s\n", last_sentence);
     abort();

@@ -512,21 +512,23 @@ void tensor_file_close(TensorFile *file)
 }
 
 /* --------------------------------------------------------------------------------------- access */
-static void need_file(const char *function, const TensorFile *file)
+static void need_file(const char *function, const TensorFile *file, const char *name)
 {
     if (!file)
         error_raise("%s: the file is NULL: did tensor_file_open fail?", function);
+    if (!name)
+        error_raise("%s: the name is NULL", function);
 }
 
 int tensor_file_count(const TensorFile *file)
 {
-    need_file("tensor_file_count", file);
+    need_file("tensor_file_count", file, "");
     return file->count;
 }
 
 const FileEntry *tensor_file_entry(const TensorFile *file, int index)
 {
-    need_file("tensor_file_entry", file);
+    need_file("tensor_file_entry", file, "");
     if (index < 0 || index >= file->count)
         error_raise("tensor_file_entry: %s: there is no entry %d; there are %d", file->path, index,
                     file->count);
@@ -535,13 +537,13 @@ const FileEntry *tensor_file_entry(const TensorFile *file, int index)
 
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name)
 {
-    need_file("tensor_file_find", file);
+    need_file("tensor_file_find", file, name);
     return bsearch(&name, file->by_name, (size_t)file->count, sizeof(FileEntry), compare_names);
 }
 
 const char *tensor_file_metadata(const TensorFile *file, const char *key)
 {
-    need_file("tensor_file_metadata", file);
+    need_file("tensor_file_metadata", file, key);
     const FileMetadata *found = bsearch(&key, file->by_key, (size_t)file->metadata_count,
                                         sizeof(FileMetadata), compare_names);
     return found ? found->value : NULL;
@@ -552,7 +554,7 @@ const char *tensor_file_metadata(const TensorFile *file, const char *key)
 static const FileEntry *expect(const char *function, const TensorFile *file, const char *name,
                                uint32_t types, const char *types_text, Shape expected)
 {
-    need_file(function, file);
+    need_file(function, file, name);
     const FileEntry *entry = tensor_file_find(file, name);
     const FileNameText text = file_name_text(name);
     if (!entry)

@@ -144,6 +144,10 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
 {
     if (!path)
         return error_report("tensor_file_save: the path is NULL");
+    if (!entries && entry_count > 0)
+        return error_report("tensor_file_save: entries is NULL");
+    if (!metadata && metadata_count > 0)
+        return error_report("tensor_file_save: metadata is NULL");
     TensorFile file = { .function = "tensor_file_save",
                         .path = path,
                         .entries = (FileEntry *)entries, /* only read */

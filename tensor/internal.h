@@ -56,9 +56,10 @@ typedef struct Capture Capture;
 typedef struct Block {
     void *data; /* aligned to 64 bytes */
     size_t size;
-    struct Block *next; /* in a list of free blocks */
-    Capture *capture;   /* the capture whose replays use it, or NULL */
-    Device *owner;      /* of a workspace: its device */
+    struct Block *left, *right; /* in a heap of free blocks */
+    Capture *capture;           /* the capture whose replays use it, or NULL */
+    Device *owner;              /* of a workspace: its device, and the thread's earlier one */
+    struct Block *next;
 } Block;
 
 /* NULL when memory is exhausted, even after the cached blocks were released. The caller restores

@@ -1,7 +1,7 @@
 /* The caching pool of device memory.
  *
  * Sizes are rounded up to size classes, eight per doubling, so at most an eighth is wasted. Each
- * class has a list of free blocks sorted by address, and allocation pops the lowest: the result
+ * class has a heap of free blocks, and allocation pops the one with the lowest address: the result
  * depends on which blocks are free, not on the order in which they were freed. A program that
  * repeats its requests therefore gets the same addresses in every step. */
 #include "tensor/device.h"
@@ -52,21 +52,36 @@ static int size_class(size_t bytes, size_t *class_bytes)
     return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
 }
 
+/* Merges two skew heaps (Sleator and Tarjan 1986) along their right children, whose sides are
+ * exchanged on the way: O(log n) amortized. */
+static Block *merge_heaps(Block *a, Block *b)
+{
+    Block *root = NULL, **link = &root;
+    while (a && b) {
+        Block *low = a->data < b->data ? a : b;
+        b = low == a ? b : a;
+        a = low->right;
+        low->right = low->left;
+        *link = low;
+        link = &low->left;
+    }
+    *link = a ? a : b;
+    return root;
+}
+
 static void insert_block(FreeBlocks *blocks, Block *block)
 {
     size_t class_bytes;
-    Block **link = &blocks->first[size_class(block->size, &class_bytes)];
-    while (*link && (*link)->data < block->data)
-        link = &(*link)->next;
-    block->next = *link;
-    *link = block;
+    Block **heap = &blocks->first[size_class(block->size, &class_bytes)];
+    block->left = block->right = NULL;
+    *heap = merge_heaps(*heap, block);
 }
 
-static Block *pop_block(Block **list)
+static Block *pop_block(Block **heap)
 {
-    Block *block = *list;
+    Block *block = *heap;
     if (block)
-        *list = block->next;
+        *heap = merge_heaps(block->left, block->right);
     return block;
 }
 

@@ -11,8 +11,8 @@ Shape shape_new(int rank, const int64_t *sizes)
     int64_t bytes = sizeof(Real);
     for (int axis = 0; axis < rank; axis++) {
         if (sizes[axis] < 1)
-            error_raise("shape: size %d is %lld, expected at least 1", axis,
-                        (long long)sizes[axis]);
+            error_raise("shape: size %d is %lld, expected at least 1%s", axis,
+                        (long long)sizes[axis], sizes[axis] == -1 ? "; no size is inferred" : "");
         if (__builtin_mul_overflow(bytes, sizes[axis], &bytes))
             error_raise("shape: a tensor of these %d sizes would take 2^63 bytes or more", rank);
         shape.size[axis] = sizes[axis];

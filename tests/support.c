@@ -167,15 +167,24 @@ Tensor *test_dot_operation(Tape *tape, Tensor *a, Tensor *b)
     return out;
 }
 
+void test_worst(Worst *worst, double error, int64_t at)
+{
+    if (!(error <= worst->error) && !isnan(worst->error))
+        *worst = (Worst){ error, at };
+}
+
 void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance)
 {
     double largest = 1;
-    for (int64_t i = 0; i < count; i++)
+    Worst worst = { 0 };
+    for (int64_t i = 0; i < count; i++) {
         largest = fmax(largest, fabs((double)b[i]));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= tolerance * largest,
-                      "%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)a[i],
-                      (double)b[i]);
+        test_worst(&worst, fabs((double)a[i] - (double)b[i]), i);
+    }
+    ck_assert_msg(worst.error <= tolerance * largest,
+                  "%s[%lld] is %.9g, expected %.9g: error %.2g, tolerance %.2g", what,
+                  (long long)worst.at, (double)a[worst.at], (double)b[worst.at], worst.error,
+                  tolerance * largest);
 }
 
 void assert_identical(const Real *a, const Real *b, int64_t count)
@@ -250,16 +259,13 @@ void assert_outcomes_near(const char *what, const Outcome *a, const Outcome *b, 
 
 double relative_error(const Real *a, const Real *b, int64_t count)
 {
-    double largest_error = 0, largest = 0;
+    double largest = 0;
+    Worst worst = { 0 };
     for (int64_t i = 0; i < count; i++) {
-        double error = fabs((double)a[i] - (double)b[i]);
-        if (!(error <= largest_error))
-            largest_error = error;
-        if (isnan(error))
-            return error;
+        test_worst(&worst, fabs((double)a[i] - (double)b[i]), i);
         largest = fmax(largest, fabs((double)b[i]));
     }
-    return largest_error == 0 ? 0 : largest_error / largest;
+    return worst.error == 0 ? 0 : worst.error / largest;
 }
 
 /* ---------------------------------------------------------------------------- reference vectors */

@@ -72,6 +72,13 @@ double test_dot(const Real *a, const Real *b, int64_t count);
  * own. */
 Tensor *test_dot_operation(Tape *tape, Tensor *a, Tensor *b);
 
+/* The largest of several errors and its element; NaN, the first one, is larger than all. */
+typedef struct Worst {
+    double error;
+    int64_t at;
+} Worst;
+void test_worst(Worst *worst, double error, int64_t at);
+
 /* Fails unless a is b up to an error relative to max(1, max |b|): where the gradient of scores is
  * 0, as with one key, the rounding errors of values near 1 remain. */
 void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance);

@@ -24,14 +24,15 @@ static void check_unary(const char *what, const Unary *unary, const Real *x, con
                         double (*exact)(double x), int count, double float32)
 {
     const double tolerance = tolerance_of(float32);
+    Worst worst = { 0 };
     for (int i = 0; i < count; i++) {
-        double expected = exact((double)x[i]);
-        double error = fabs((double)actual[i] - expected) / fmax(1, fabs(expected));
-        if (!(error <= tolerance))
-            ck_abort_msg("%s: %s at %.9g is %.9g, expected %.9g: error %.2g, tolerance %.2g",
-                         unary->name, what, (double)x[i], (double)actual[i], expected, error,
-                         tolerance);
+        const double expected = exact((double)x[i]);
+        test_worst(&worst, fabs((double)actual[i] - expected) / fmax(1, fabs(expected)), i);
     }
+    if (!(worst.error <= tolerance))
+        ck_abort_msg("%s: %s at %.9g is %.9g, expected %.9g: error %.2g, tolerance %.2g",
+                     unary->name, what, (double)x[worst.at], (double)actual[worst.at],
+                     exact((double)x[worst.at]), worst.error, tolerance);
 }
 
 TEST(unary_values_and_derivatives_are_exact)

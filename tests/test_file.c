@@ -159,6 +159,10 @@ TEST(all_types_and_ranks)
     }
     ck_assert_ptr_null(tensor_file_find(file, "none"));
     ck_assert_ptr_null(tensor_file_find(file, ""));
+    assert_raises("tensor_file_find: the name is NULL", tensor_file_find(file, NULL));
+    assert_raises("tensor_file_metadata: the name is NULL", tensor_file_metadata(file, NULL));
+    assert_raises("tensor_file_read: the name is NULL",
+                  ck_assert(tensor_file_read(file, NULL, shape(1), &(Real){ 0 })));
     tensor_file_close(file);
     free(header - 8);
 }
@@ -647,6 +651,10 @@ TEST(missing_paths_and_files_are_reported)
 #define NO_FILE "the file is NULL: did tensor_file_open fail?"
     assert_raises("tensor_file_count: " NO_FILE, tensor_file_count(NULL));
     assert_raises("tensor_file_entry: " NO_FILE, tensor_file_entry(NULL, 0));
+    ck_assert(!tensor_file_save(NULL, 1, NULL, 0, "x.safetensors"));
+    ck_assert_str_eq(tapegrad_error(), "tensor_file_save: entries is NULL");
+    ck_assert(!tensor_file_save(NULL, 0, NULL, 2, "x.safetensors"));
+    ck_assert_str_eq(tapegrad_error(), "tensor_file_save: metadata is NULL");
     assert_raises("tensor_file_find: " NO_FILE, tensor_file_find(NULL, "a"));
     assert_raises("tensor_file_metadata: " NO_FILE, tensor_file_metadata(NULL, "a"));
     assert_raises("tensor_file_read: " NO_FILE,

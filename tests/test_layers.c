@@ -223,6 +223,18 @@ TEST(invalid_configs_raise)
                   nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
                   nn_dropout(-0.5));
+    assert_raises("nn_linear_forward: the layer is NULL", nn_linear_forward(tape, NULL, NULL));
+    assert_raises("nn_embedding_forward: the layer is NULL",
+                  nn_embedding_forward(tape, NULL, NULL));
+    assert_raises("nn_layernorm_forward: the layer is NULL",
+                  nn_layernorm_forward(tape, NULL, NULL));
+    assert_raises("nn_dropout_forward: the layer is NULL", nn_dropout_forward(tape, NULL, NULL));
+    assert_raises("nn_attention_forward: the layer is NULL",
+                  nn_attention_forward(tape, NULL, NULL, NULL));
+    assert_raises("nn_transformer_layer_forward: the layer is NULL",
+                  nn_transformer_layer_forward(tape, NULL, NULL, NULL));
+    assert_raises("nn_transformer_forward: the layer is NULL",
+                  nn_transformer_forward(tape, NULL, NULL, NULL));
     assert_raises("nn_linear: l: in is 0 and out 3, expected 1 or more",
                   nn_linear(params, "l", 0, 3));
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",

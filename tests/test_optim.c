@@ -229,10 +229,13 @@ TEST(with_eps_zero_a_weight_without_gradients_stays)
         config.eps = 0;
         Params *params = params_new(test_device(), 1);
         Tensor *x = params_add(params, "x", shape(3), normal);
+        Tensor *other = params_add(params, "other", shape(3), normal);
         const Real *before = test_values(x);
         Optimizer *optimizer = test_optimizer(kind, params, config);
-        for (int t = 0; t < 10; t++)
+        for (int t = 0; t < 10; t++) {
+            contribute(other, before);
             optim_step(optimizer);
+        }
         assert_identical(test_values(x), before, 3);
         optim_free(optimizer);
         params_free(params);
@@ -528,10 +531,31 @@ TEST(a_weight_without_a_contribution_has_gradient_zero)
         ck_assert(test_values(used)[i] == start[i] - 1);
     contribute(unused, g); /* discarded by params_zero_gradients */
     params_zero_gradients(params);
+    contribute(used, g);
     optim_step(optimizer);
     assert_identical(test_values(unused), before, 3);
     optim_free(optimizer);
     params_free(params);
+}
+
+/* Momentum and decay would move the weights, and the step would count. */
+TEST(a_step_without_a_backward_pass_raises)
+{
+    const char *sentence =
+        "optim_step: no weight has a gradient since the last step; call tape_backward first";
+    Pair pair = pair_new();
+    Optimizer *optimizer = make(kinds[MOMENTUM], pair.params);
+    assert_raises(sentence, optim_step(optimizer));
+    pair_step(pair, optimizer, test_normal(1, COUNT));
+    const Real *before = test_values(pair.first);
+    assert_raises(sentence, optim_step(optimizer));
+    ck_assert_int_eq(optim_steps(optimizer), 1);
+    assert_identical(test_values(pair.first), before, FIRST);
+    params_set_requires_grad(pair.params, "*", false);
+    optim_step(optimizer);
+    assert_identical(test_values(pair.first), before, FIRST);
+    optim_free(optimizer);
+    params_free(pair.params);
 }
 
 TEST(values_that_are_not_finite_pass_through)
@@ -628,7 +652,7 @@ TEST(points_of_the_cosine)
 static void observe(Schedule schedule, int count, const double *values, const double *factors)
 {
     Params *params = params_new(test_device(), 1);
-    params_add(params, "x", shape(1), normal);
+    Tensor *x = params_add(params, "x", shape(1), normal);
     Optimizer *optimizer =
         optim_sgd(params, (SGDConfig){ .learning_rate = 1, .schedule = schedule });
     ck_assert(optim_learning_rate(optimizer) == 1);
@@ -637,6 +661,7 @@ static void observe(Schedule schedule, int count, const double *values, const do
         ck_assert_msg(optim_learning_rate(optimizer) == factors[i],
                       "value %d: the factor is %g, expected %g", i, optim_learning_rate(optimizer),
                       factors[i]);
+        contribute(x, &(Real){ 1 });
         if (i % 2)
             optim_step(optimizer); /* steps have no effect */
     }
@@ -663,7 +688,7 @@ TEST(the_plateau_lowers_the_learning_rate)
 TEST(the_base_of_the_learning_rate_may_change)
 {
     Params *params = params_new(test_device(), 1);
-    params_add(params, "x", shape(1), normal);
+    Tensor *x = params_add(params, "x", shape(1), normal);
     const int64_t at[] = { 2 };
     AdamConfig config = optim_adam_config(1e-3);
     config.schedule = optim_drops(0.5, 1, at);
@@ -671,6 +696,7 @@ TEST(the_base_of_the_learning_rate_may_change)
     ck_assert(optim_learning_rate(optimizer) == 1e-3);
     optim_set_learning_rate(optimizer, 8);
     ck_assert(optim_learning_rate(optimizer) == 8);
+    contribute(x, &(Real){ 1 });
     optim_step(optimizer);
     ck_assert(optim_learning_rate(optimizer) == 4);
     optim_set_learning_rate(optimizer, 0);
@@ -793,6 +819,7 @@ TEST(a_failed_allocation_may_be_repeated)
                 optimizer = make(kinds[i], pair.params);
                 failures++;
             }
+            params_flat_gradients(pair.params);
             device_fail_allocation(1); /* a step allocates nothing */
             optim_step(optimizer);
             ck_assert(!device_fail_allocation(0));

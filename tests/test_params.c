@@ -198,6 +198,8 @@ TEST(bad_registrations_raise_and_change_nothing)
                   params_add(params, "j.key.w", shape(3), uniform));
     assert_raises("params_add: there is a weight named j.query.w already",
                   params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform));
+    assert_raises("params_add: the name \"\xc3(\" is not UTF-8",
+                  params_add(params, "\xc3(", shape(3), uniform));
     assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
     assert_raises("params_add: the name is NULL", params_add(params, NULL, shape(3), uniform));
     assert_raises("params: a name is NULL", nn_linear(params, NULL, 2, 3));
@@ -500,8 +502,8 @@ TEST(clipping_leaves_values_that_are_not_finite)
     Tensor *a = params_add(params, "a", shape(3), uniform);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
-    assert_raises("params_clip_gradients: no weight has a gradient; call it after tape_backward, "
-                  "before optim_step",
+    assert_raises("params_clip_gradients: no weight has a gradient since the last step; call "
+                  "tape_backward first",
                   params_clip_gradients(params, 1));
     contribute(a, not_a_number);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",

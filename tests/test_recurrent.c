@@ -434,6 +434,15 @@ TEST(misuse_of_operations_raises)
 TEST(misuse_of_stacks_raises)
 {
     begin();
+    assert_raises(
+        "shape: a tensor of these 2 sizes would take 2^63 bytes or more",
+        nn_lstm(params, "b", (RecurrentConfig){ .input = 1, .hidden = INT64_C(1) << 61 }));
+    assert_raises("shape: a tensor of these 2 sizes would take 2^63 bytes or more",
+                  nn_gru(params, "b", (RecurrentConfig){ .input = 1, .hidden = INT64_MAX }));
+    assert_raises("nn_lstm_forward: the layer is NULL",
+                  nn_lstm_forward(tape, NULL, NULL, NULL, NULL));
+    assert_raises("nn_gru_forward: the layer is NULL",
+                  nn_gru_forward(tape, NULL, NULL, NULL, NULL));
     assert_raises("nn_lstm: a: input is 0 and hidden 3, expected 1 or more",
                   nn_lstm(params, "a", (RecurrentConfig){ .hidden = 3 }));
     assert_raises("nn_gru: a: layers is 65, expected 1 to 64",

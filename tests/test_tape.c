@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,7 +125,7 @@ TEST(missing_arguments_and_shapes_made_by_hand_raise)
                   tape_input(tape, three, (Shape){ .rank = 9 }));
     assert_raises("shape: size 1 is 0, expected at least 1",
                   tape_persistent(tape, (Shape){ 2, { 3 } }));
-    assert_raises("shape: size 0 is -1, expected at least 1",
+    assert_raises("shape: size 0 is -1, expected at least 1; no size is inferred",
                   tape_view(tape, x, (Shape){ 2, { -1, -3 } }));
     const CheckInput input = { shape(3), three };
     assert_raises("gradient_check: the function returned NULL, expected a tensor",
@@ -228,6 +229,8 @@ TEST(shapes)
     ck_assert(!shape_equal(shape(2), shape(2, 1)));
     assert_raises("shape: 5 sizes were given, expected at most 4", shape(1, 2, 3, 4, 5));
     assert_raises("shape: size 1 is 0, expected at least 1", shape(3, 0));
+    assert_raises("shape: size 1 is -1, expected at least 1; no size is inferred", shape(5, -1));
+    assert_raises("shape: size 1 is -2, expected at least 1", shape(5, -2));
     assert_raises("shape: a tensor of these 3 sizes would take 2^63 bytes or more",
                   shape((int64_t)1 << 40, (int64_t)1 << 20, 8));
     assert_raises("shape: a tensor of these 1 sizes would take 2^63 bytes or more",
@@ -307,6 +310,30 @@ TEST(every_step_gets_the_same_addresses)
     ck_assert_uint_eq(device_memory(device).reserved, 0);
     device_reset_peak(device);
     ck_assert_uint_eq(device_memory(device).peak, 0);
+}
+
+/* Processor seconds of a step with n small tensors, all of which its backward pass frees. */
+static double seconds_of_wide_step(int n)
+{
+    const Real number = 1;
+    const clock_t start = clock();
+    Tensor **x = malloc((size_t)n * sizeof(Tensor *));
+    ck_assert_ptr_nonnull(x);
+    Tensor *one = tape_variable(tape, &number, shape(1));
+    for (int i = 0; i < n; i++)
+        x[i] = op_scale(tape, one, 2);
+    tape_backward(tape, op_sum(tape, op_concat(tape, x, n, 0), ALL_AXES));
+    ck_assert(test_values(tensor_gradient(one))[0] == (Real)(2 * n));
+    free(x);
+    tape_reset(tape);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+TEST(time_to_free_a_block_hardly_grows_with_the_free_blocks)
+{
+    seconds_of_wide_step(2000);
+    const double few = seconds_of_wide_step(2000), many = seconds_of_wide_step(32000);
+    ck_assert_msg(many < 16 * 5 * few, "2000 tensors take %g s, 32000 %g s", few, many);
 }
 
 TEST(pool_wastes_an_eighth_at_most)
@@ -556,6 +583,8 @@ TEST(the_graph_names_operations_and_shapes)
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
     tape_print_dot(tape, file);
+    assert_raises("tape_print_dot: the file is NULL", tape_print_dot(tape, NULL));
+    assert_raises("tape_print_dot: the tape is NULL", tape_print_dot(NULL, file));
     fclose(file);
     ck_assert_ptr_nonnull(strstr(text, "label=\"square\""));
     ck_assert_ptr_nonnull(strstr(text, "label=\"dot\""));

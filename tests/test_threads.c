@@ -223,6 +223,84 @@ TEST(two_threads_read_the_same_weights)
     params_free(model.params);
 }
 
+/* ------------------------------------------------------------------------ settings of a process */
+static _Atomic bool settled;
+static jmp_buf raised;
+static int mismatches; /* of this thread, which alone raises */
+
+static void first_handler(const char *sentence, void *context)
+{
+    (void)sentence;
+    mismatches += context != &raised;
+    longjmp(raised, 1);
+}
+
+static void second_handler(const char *sentence, void *context)
+{
+    (void)sentence;
+    mismatches += context != &mismatches;
+    longjmp(raised, 1);
+}
+
+static void *install_handlers(void *unused)
+{
+    while (!settled) {
+        tapegrad_on_error(first_handler, &raised);
+        tapegrad_on_error(second_handler, &mismatches);
+    }
+    return unused;
+}
+
+TEST(an_error_reaches_one_handler_and_its_context)
+{
+    pthread_t thread;
+    tapegrad_on_error(first_handler, &raised);
+    ck_assert_int_eq(pthread_create(&thread, NULL, install_handlers, NULL), 0);
+    for (volatile int i = 0; i < 200000; i++)
+        if (!setjmp(raised))
+            shape(0);
+    settled = true;
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    tapegrad_on_error(NULL, NULL);
+    ck_assert_int_eq(mismatches, 0);
+}
+
+/* It should not happen, since results depend on the number; it must not write past a workspace. */
+static void *change_threads(void *unused)
+{
+    for (int i = 0; !settled; i++)
+        device_set_threads(1 + i % 4);
+    return unused;
+}
+
+TEST(a_recurrent_pass_survives_another_number_of_threads)
+{
+    enum { B = 24, N = 5, H = 112 };
+    if (device_is_cuda(test_device()))
+        return;
+    pthread_t thread;
+    test_set_threads(2);
+    ck_assert_int_eq(pthread_create(&thread, NULL, change_threads, NULL), 0);
+    const Real *x = test_normal(1, B * N * H);
+    Real *first = NULL;
+    Params *params = params_new(test_device(), 1);
+    const Lstm lstm = nn_lstm(params, "lstm", (RecurrentConfig){ .input = H, .hidden = H });
+    Tape *tape = tape_new(test_device());
+    for (int i = 0; i < 100; i++) {
+        Tensor *out = nn_lstm_forward(tape, &lstm, tape_input(tape, x, shape(B, N, H)), NULL, NULL);
+        Real *values = test_values(tensor_keep(out));
+        first = first ? first : values;
+        assert_near("out", values, first, B * N * H, VECTOR_TOLERANCE);
+        tape_backward(tape, op_sum(tape, out, ALL_AXES));
+        params_zero_gradients(params);
+        tape_reset(tape);
+    }
+    settled = true;
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    tape_free(tape);
+    params_free(params);
+}
+
 /* ----------------------------------------------------------------------------------------- fork */
 static Real in_parent[SIDE * SIDE], in_child[SIDE * SIDE];
 

@@ -64,10 +64,11 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
     const int64_t *size = x->shape.size, s = window.stride ? window.stride : 1;
     if (x->shape.rank != 4)
         tape_error(tape, "op_unfold: x %s, expected four axes, [B, H, W, C]", tensor_text(x).text);
-    if (window.height < 1 || window.width < 1 || s < 1 || window.padding < 0)
+    if (window.height < 1 || window.width < 1 || s < 1 || window.padding < 0 ||
+        window.padding > INT32_MAX)
         tape_error(tape,
                    "op_unfold: the window is %lld x %lld, stride %lld, padding %lld; expected 1 or "
-                   "more, 1 or more (or 0 for 1), 0 or more",
+                   "more, 1 or more (or 0 for 1), 0 to 2^31 - 1",
                    (long long)window.height, (long long)window.width, (long long)window.stride,
                    (long long)window.padding);
     const int64_t down = size[1] + 2 * window.padding - window.height;
@@ -77,6 +78,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
                    "op_unfold: a window of %lld x %lld does not fit into x, %s, with padding %lld",
                    (long long)window.height, (long long)window.width, shape_text(x->shape).text,
                    (long long)window.padding);
+    const int64_t window_size = shape_count(shape(window.height, window.width, size[3]));
     const Unfold u = { .B = size[0],
                        .H = size[1],
                        .W = size[2],
@@ -87,8 +89,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
                        .width = window.width,
                        .stride = s,
                        .padding = window.padding };
-    Tensor *out =
-        tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
+    Tensor *out = tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, window_size));
     kernels_of(x)->unfold(out->data, x->data, u);
     tape_record(tape, (Node){ "op_unfold", unfold_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &u, sizeof u) });

@@ -12,6 +12,8 @@
 #include "ops/kernels.h"
 #include "ops/recurrent/recurrence.h"
 
+/* Below, threads is device_threads(), read once per pass: the workspace is sized by it. */
+
 /* Units per block: two vectors of columns of a tile. */
 enum { UNITS = 2 * LANES };
 
@@ -54,17 +56,12 @@ static inline int64_t row_stride(int64_t columns)
     return (round_up(columns, LINE) / LINE | 1) * LINE;
 }
 
-static inline int recurrence_threads(const Recurrence *r)
+/* Of `available`, the threads of a pass: one on a busy machine, where a barrier takes as long as
+ * waking the team; on an idle one it takes about a tenth of that. */
+static inline int threads_of_pass(const Recurrence *r, int64_t available)
 {
     const bool small = r->B * r->G * r->H * r->H < STEP_MINIMUM;
-    return small ? 1 : (int)minimum(device_threads(), unit_block_count(r));
-}
-
-/* Threads of a pass: one on a busy machine, where a barrier takes as long as waking the team; on an
- * idle one it takes about a tenth of that. */
-static inline int threads_of_pass(const Recurrence *r)
-{
-    const int threads = recurrence_threads(r);
+    const int threads = small ? 1 : (int)minimum(available, unit_block_count(r));
     const double step = 0.015 * (double)(r->B * r->G * r->H * r->H); /* nanoseconds */
     return threads > 1 && threads_for(12, step) > 1 ? threads : 1;
 }
@@ -74,9 +71,9 @@ static inline int threads_of_pass(const Recurrence *r)
  * its sequences, without barriers. Results are bitwise the same, divided or not. */
 enum { SHARED_WEIGHTS = 1 << 18 }; /* bytes */
 
-static inline int64_t batch_parts(const Recurrence *r)
+static inline int64_t batch_parts(const Recurrence *r, int64_t threads)
 {
-    const int64_t threads = device_threads(), bytes = r->G * r->H * r->H * (int64_t)sizeof(Real);
+    const int64_t bytes = r->G * r->H * r->H * (int64_t)sizeof(Real);
     return r->N >= PACKED_STEPS && r->B >= threads * ROWS && bytes <= SHARED_WEIGHTS ? threads : 1;
 }
 
@@ -118,7 +115,8 @@ typedef struct BackwardParts {
     Real *dhidden;   /* [blocks, B, UNITS] */
 } BackwardParts;
 
-static inline ForwardParts forward_parts(const Recurrence *r, Real *workspace, int64_t *used)
+static inline ForwardParts forward_parts(const Recurrence *r, int64_t threads, Real *workspace,
+                                         int64_t *used)
 {
     const int64_t rows = round_up(r->B, ROWS), blocks = unit_block_count(r);
     ForwardParts parts = { .panels = NULL };
@@ -130,7 +128,7 @@ static inline ForwardParts forward_parts(const Recurrence *r, Real *workspace, i
     parts.panels = allocate(workspace, used, blocks * r->G * r->H * UNITS);
     for (int i = 0; i < 2; i++)
         parts.hidden[i] = allocate(workspace, used, rows * row_stride(r->H));
-    parts.sums = allocate(workspace, used, device_threads() * rows * r->G * UNITS);
+    parts.sums = allocate(workspace, used, threads * rows * r->G * UNITS);
     return parts;
 }
 
@@ -147,7 +145,8 @@ static inline BackwardParts backward_parts(const Recurrence *r, Real *workspace,
 }
 
 /* The workspace of the largest part, in elements. */
-static inline int64_t workspace_of_part(const Recurrence *r, int64_t parts, bool backward)
+static inline int64_t workspace_of_part(const Recurrence *r, int64_t parts, int64_t threads,
+                                        bool backward)
 {
     Recurrence largest = *r;
     int64_t used;
@@ -155,7 +154,7 @@ static inline int64_t workspace_of_part(const Recurrence *r, int64_t parts, bool
     if (backward)
         backward_parts(&largest, NULL, &used);
     else
-        forward_parts(&largest, NULL, &used);
+        forward_parts(&largest, threads, NULL, &used);
     return used;
 }
 
@@ -271,10 +270,10 @@ static inline void forward_blocks(const Recurrence *r, CellForward *cell, Forwar
     }
 }
 
-static inline void forward_part(Recurrence r, CellForward *cell, Real *workspace)
+static inline void forward_part(Recurrence r, CellForward *cell, int64_t threads, Real *workspace)
 {
     int64_t used;
-    const ForwardParts parts = forward_parts(&r, workspace, &used);
+    const ForwardParts parts = forward_parts(&r, threads, workspace, &used);
     if (!parts.panels) {
         forward_unpacked(&r, cell, parts);
         return;
@@ -284,7 +283,7 @@ static inline void forward_part(Recurrence r, CellForward *cell, Real *workspace
         memset(parts.hidden[i], 0, (size_t)(rows * row) * sizeof(Real));
     for (int64_t b = 0; b < r.B; b++)
         memcpy(parts.hidden[0] + b * row, r.hidden + b * r.H, (size_t)r.H * sizeof(Real));
-#pragma omp parallel num_threads(threads_of_pass(&r))
+#pragma omp parallel num_threads(threads_of_pass(&r, threads))
     forward_blocks(&r, cell, parts, omp_get_thread_num(), omp_get_num_threads());
     for (int64_t b = 0; b < r.B; b++)
         memcpy(r.hidden + b * r.H, parts.hidden[r.N % 2] + b * row, (size_t)r.H * sizeof(Real));
@@ -292,14 +291,15 @@ static inline void forward_part(Recurrence r, CellForward *cell, Real *workspace
 
 static inline void recurrence_forward(Recurrence r, CellForward *cell)
 {
-    const int64_t parts = batch_parts(&r), size = workspace_of_part(&r, parts, false);
+    const int64_t threads = device_threads(), parts = batch_parts(&r, threads);
+    const int64_t size = workspace_of_part(&r, parts, threads, false);
     Real *workspace = device_workspace(parts * size);
     if (parts == 1)
-        forward_part(r, cell, workspace);
+        forward_part(r, cell, threads, workspace);
     else
 #pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
         for (int64_t part = 0; part < parts; part++)
-            forward_part(batch_part(&r, part, parts), cell, workspace + part * size);
+            forward_part(batch_part(&r, part, parts), cell, threads, workspace + part * size);
     device_workspace_free(workspace);
 }
 
@@ -361,27 +361,28 @@ static inline void backward_blocks(const Recurrence *r, CellBackward *cell, Back
         copy_dhidden(r, block_at(r, i), parts.dhidden + i * rows * UNITS, false);
 }
 
-static inline void backward_part(Recurrence r, CellBackward *cell, Real *workspace)
+static inline void backward_part(Recurrence r, CellBackward *cell, int64_t threads, Real *workspace)
 {
     int64_t used;
     const BackwardParts parts = backward_parts(&r, workspace, &used);
     const int64_t rows = round_up(r.B, ROWS), row = row_stride(r.G * r.H);
     for (int64_t i = 0; i < 2; i++)
         memset(parts.dgates[i], 0, (size_t)(rows * row) * sizeof(Real));
-#pragma omp parallel num_threads(threads_of_pass(&r))
+#pragma omp parallel num_threads(threads_of_pass(&r, threads))
     backward_blocks(&r, cell, parts, omp_get_thread_num(), omp_get_num_threads());
 }
 
 static inline void recurrence_backward(Recurrence r, CellBackward *cell)
 {
-    const int64_t parts = batch_parts(&r), size = workspace_of_part(&r, parts, true);
+    const int64_t threads = device_threads(), parts = batch_parts(&r, threads);
+    const int64_t size = workspace_of_part(&r, parts, threads, true);
     Real *workspace = device_workspace(parts * size);
     if (parts == 1)
-        backward_part(r, cell, workspace);
+        backward_part(r, cell, threads, workspace);
     else
 #pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
         for (int64_t part = 0; part < parts; part++)
-            backward_part(batch_part(&r, part, parts), cell, workspace + part * size);
+            backward_part(batch_part(&r, part, parts), cell, threads, workspace + part * size);
     device_workspace_free(workspace);
 }
 

@@ -6,21 +6,58 @@
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
-#include "ops/cpu/rows/rows.h"
+#include "ops/shared/internal.h"
+#include "ops/shared/math.h"
 
 /* Below, T is the dtype of out and dout, S that of x and dx. */
+
+/* sums of (x_c - shift) and of (x_c - shift)^2. A long row is summed in pieces, and their sums in
+ * double precision: the error of one float sum grows with the length. */
+typedef struct RowSums {
+    double values, squares;
+} RowSums;
+
+ALWAYS_INLINE RowSums row_sums(int S, const Real *x, Real shift, int64_t C)
+{
+    enum { PIECE = 4096 };
+    RowSums sums = { 0, 0 };
+    for (int64_t start = 0; start < C; start += PIECE) {
+        const int64_t end = C - start < PIECE ? C : start + PIECE;
+        Real values = 0, squares = 0;
+#pragma omp simd reduction(+ : values, squares)
+        for (int64_t c = start; c < end; c++) {
+            const Real value = load(S, x, c) - shift;
+            values += value;
+            squares += value * value;
+        }
+        sums.values += (double)values;
+        sums.squares += (double)squares;
+    }
+    return sums;
+}
+
+/* mean and r of one row. The rounding error of the first mean, m, would count as deviation where a
+ * row is almost constant; d = sum_c (x_c - m) / C corrects it:
+ *   mean = m + d     variance = sum_c (x_c - m)^2 / C - d^2 */
+ALWAYS_INLINE Statistics row_statistics(int S, const Real *x, Real eps, int64_t C)
+{
+    const double share = 1 / (double)C;
+    const Real m = (Real)(row_sums(S, x, 0, C).values * share);
+    const RowSums sums = row_sums(S, x, m, C);
+    const double d = sums.values * share, variance = sums.squares * share - d * d;
+    return (Statistics){ (Real)((double)m + d),
+                         inverse_deviation((Real)(variance < 0 ? 0 : variance), eps) };
+}
 
 /* Forward pass of one row; out [C] may be x [C] if T is S. */
 ALWAYS_INLINE Statistics layernorm_row(int T, Real *out, int S, const Real *x, const Real *weight,
                                        const Real *bias, Real eps, int64_t C)
 {
-    const Real mean = row_sum_by(sum_of_values, S, x, 0, C) / (Real)C;
-    const Real variance = row_sum_by(sum_of_squares, S, x, mean, C) / (Real)C;
-    const Real r = inverse_deviation(variance, eps);
+    const Statistics k = row_statistics(S, x, eps, C);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        store(T, out, c, (load(S, x, c) - mean) * r * weight[c] + bias[c]);
-    return (Statistics){ mean, r };
+        store(T, out, c, (load(S, x, c) - k.mean) * k.r * weight[c] + bias[c]);
+    return k;
 }
 
 /* Sums over the rows of one block, or both NULL. */

@@ -111,21 +111,27 @@ __global__ void layernorm_forward_kernel(T *out, Statistics *statistics, Rows in
 {
     ROW_FOR(row, R, Plan::LANES) {
         Share<Plan> s;
-        Real sum = 0, squares = 0;
+        Real sum = 0, deviations = 0, squares = 0;
         PIECE_FOR(piece, C) {
             s.read(in, row, piece, C);
             PACK_FOR(p, c, piece, C)
                 EACH_LANE(k)
                     sum += s.at[p][k];
         }
-        const Real mean = row_sum<Plan::LANES>(sum) / (Real)C;
+        const Real m = row_sum<Plan::LANES>(sum) / (Real)C;
         PIECE_FOR(piece, C) {
             s.read_again(in, row, piece, C);
             PACK_FOR(p, c, piece, C)
-                EACH_LANE(k)
-                    squares += (s.at[p][k] - mean) * (s.at[p][k] - mean);
+                EACH_LANE(k) {
+                    const Real deviation = s.at[p][k] - m;
+                    deviations += deviation;
+                    squares += deviation * deviation;
+                }
         }
-        const Real r = inverse_deviation(row_sum<Plan::LANES>(squares) / (Real)C, eps);
+        /* d corrects the rounding error of the first mean, m. */
+        const Real d = row_sum<Plan::LANES>(deviations) / (Real)C, mean = m + d;
+        const Real variance = row_sum<Plan::LANES>(squares) / (Real)C - d * d;
+        const Real r = inverse_deviation(variance < 0 ? 0 : variance, eps);
         PIECE_FOR(piece, C) {
             s.read_again(in, row, piece, C);
             PACK_FOR(p, c, piece, C) {
