@@ -306,8 +306,8 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
 
     Reals<W> ahead[1] = {};
     if (!SOFTMAX)
-        load_tiles(ahead, a.sums + head * a.F * a.tiling.C, a.tiling, thread_tile<W>(a.tiling, 0),
-                   0, (int)a.F);
+        load_tiles(ahead, a.sums + (int64_t)head * a.F * a.tiling.C, a.tiling,
+                   thread_tile<W>(a.tiling, 0), 0, (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
