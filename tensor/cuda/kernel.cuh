@@ -14,6 +14,7 @@
 #ifndef TAPEGRAD_TENSOR_KERNEL_CUH
 #define TAPEGRAD_TENSOR_KERNEL_CUH
 
+#include <atomic>
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
@@ -59,8 +60,12 @@ template <typename... P, typename... A>
 static void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                              A... arguments)
 {
-    cudaFuncAttributes code;
-    cuda_check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+    static std::atomic<int> version[CUDA_MAX_DEVICES]; /* of the code; one for all kernels */
+    if (version[cuda_index()] == 0) {
+        cudaFuncAttributes code;
+        cuda_check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+        version[cuda_index()] = code.ptxVersion;
+    }
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -70,7 +75,7 @@ static void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t
     config.dynamicSmemBytes = shared_bytes;
     config.stream = cuda_stream();
     config.attrs = &attribute;
-    config.numAttrs = code.ptxVersion >= 90 ? 1 : 0; /* older code lacks the wait instruction */
+    config.numAttrs = version[cuda_index()] >= 90; /* older code lacks the wait instruction */
     cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
