@@ -10,12 +10,10 @@ $(if $(filter yes no host,$(CUDA)),,$(error CUDA=$(CUDA), expected yes, no or ho
 NVCC_ARCHS    := $(or $(GPUS),80 90)
 NVCC_WARNINGS := -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow
 PDL       := no
-FAST_EXP  := no
 
 ifneq ($(CUDA),no)
 CUDA_SOURCES := $(shell find $(MODULES) -name '*.cu')
-CUDA_DEFINES := -DTAPEGRAD_CUDA $(if $(filter yes,$(PDL)),-DTAPEGRAD_PDL) \
-                $(if $(filter yes,$(FAST_EXP)),-DTAPEGRAD_FAST_EXP)
+CUDA_DEFINES := -DTAPEGRAD_CUDA $(if $(filter yes,$(PDL)),-DTAPEGRAD_PDL)
 endif
 
 ifeq ($(CUDA),yes)
