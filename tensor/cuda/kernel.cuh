@@ -103,6 +103,14 @@ __device__ static inline void let_next_kernel_start(void)
 {
     GRID_DEPENDENCY("launch_dependents");
 }
+
+/* Like bf16_of in tensor/kernel.h, but every NaN becomes 0x7fff. */
+__device__ static inline uint16_t round_to_bf16(float value)
+{
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
 #endif
 
 enum { THREADS = 256, WARP = 32 };
@@ -128,7 +136,7 @@ __device__ static inline Real load(const Bfloat16 *x)
 }
 __device__ static inline void store(Bfloat16 *out, Real value)
 {
-    out->bits = bf16_of(value);
+    out->bits = round_to_bf16((float)value);
 }
 
 /* A contribution to a gradient; the old value is read only if the contribution adds to it. */
