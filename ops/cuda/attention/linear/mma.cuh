@@ -162,7 +162,7 @@ template <typename T, int SIZE> struct Mma {
         PARTS = sizeof(T) == sizeof(Bfloat16) ? 1 : 2, /* hi, or hi and lo */
         WARPS = SIZE < 128 ? 4 : 8,
         BLOCK_THREADS = WARPS * WARP,
-        /* per multiprocessor, at least: as many as registers allow without spills */
+        /* per multiprocessor, at least: the most that registers allow without spills */
         BLOCKS = SIZE < 64    ? 3
                  : SIZE < 128 ? 2
                               : 1,

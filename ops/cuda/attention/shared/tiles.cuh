@@ -505,9 +505,9 @@ static inline int device_attribute(cudaDeviceAttr attribute)
 /* Largest shared memory of a kernel in tiles, in bytes. */
 enum { MAX_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
 
-/* Allows a kernel this shared memory per block, of which more than 48 KB need it, once per device. It
- * is the kernel's maximum: a later launch with a smaller value would lower the limit of one that is
- * being captured in a CUDA graph. Also asks for the multiprocessor's maximum carveout. */
+/* Allows a kernel this shared memory per block, as more than 48 KB require, and prefers the
+ * maximum carveout of the multiprocessor; once per device. BYTES is the kernel's maximum: a later
+ * launch with a smaller value would lower the limit of one that is being captured in a CUDA graph. */
 template <auto KERNEL, int BYTES> static void allow_shared_memory()
 {
     static std::atomic<bool> allowed[CUDA_MAX_DEVICES];
