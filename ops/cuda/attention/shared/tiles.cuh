@@ -507,7 +507,7 @@ enum { MAX_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
 
 /* Allows a kernel this shared memory per block, as more than 48 KB require, and prefers the
  * maximum carveout of the multiprocessor; once per device. BYTES is the kernel's maximum: a later
- * launch with a smaller value would lower the limit of one that is being captured in a CUDA graph. */
+ * launch with a smaller value would lower the limit of one that is captured in a CUDA graph. */
 template <auto KERNEL, int BYTES> static void allow_shared_memory()
 {
     static std::atomic<bool> allowed[CUDA_MAX_DEVICES];
