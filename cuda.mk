@@ -8,14 +8,12 @@ GPUS      := $(if $(NVCC),$(if $(filter no host,$(CUDA)),,$(filter-out 3% 5% 6% 
 CUDA      := $(if $(GPUS),yes,no)
 $(if $(filter yes no host,$(CUDA)),,$(error CUDA=$(CUDA), expected yes, no or host))
 NVCC_ARCHS    := $(or $(GPUS),80 90)
-NVCC_WARNINGS := -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow
+NVCC_WARNINGS  = $(STRICT:%=% all-warnings) -Xcompiler -Wall,-Wextra,-Wshadow
 PDL       := no
-FAST_EXP  := no
 
 ifneq ($(CUDA),no)
 CUDA_SOURCES := $(shell find $(MODULES) -name '*.cu')
-CUDA_DEFINES := -DTAPEGRAD_CUDA $(if $(filter yes,$(PDL)),-DTAPEGRAD_PDL) \
-                $(if $(filter yes,$(FAST_EXP)),-DTAPEGRAD_FAST_EXP)
+CUDA_DEFINES := -DTAPEGRAD_CUDA $(if $(filter yes,$(PDL)),-DTAPEGRAD_PDL)
 endif
 
 ifeq ($(CUDA),yes)
@@ -35,7 +33,7 @@ EMULATION     = tests/cuda_on_host
 CUDA_SOURCES += $(wildcard $(EMULATION)/*.cpp)
 CUDA_DEFINES += -DTAPEGRAD_CUDA_ON_HOST
 COMPILE_CUDA  = clang++ -x c++ -std=gnu++17 -march=$(ARCH) $(MATH) -fPIC -fvisibility=hidden -pthread \
-                $(CUDA_INCLUDES) -I. $(DEFINES) -Wall -Wextra -Wshadow -Wmissing-prototypes -Werror \
+                $(CUDA_INCLUDES) -I. $(DEFINES) -Wall -Wextra -Wshadow -Wmissing-prototypes $(STRICT) \
                 $(CFLAGS) $(SANITIZE) $(FOR_C)
 CUDA_INCLUDES = -I$(EMULATION)/include
 FOR_C         = $(if $(SANITIZE),-fno-sanitize=vptr -fno-sanitize=function) # these need C++ programs

@@ -6,10 +6,10 @@
 #   bench/gpu.sh pack [FILE]         on a machine with a network: writes FILE (tapegrad-gpu.tar.gz)
 #                                    with the tree (HEAD) and those packages (packages/)
 #   tar xzf FILE && cd tapegrad      on the machine with the GPU; then, in this order:
-#   bench/gpu.sh prove [DIRECTORY]   build; all tests; goals of attention, the copy task's step and
-#                                    generation; tests and measurements again with FLAGS; MNIST
-#                                    images, errors by precision
-#   bench/gpu.sh check [DIRECTORY]   memcheck; failed tests again with blocking launches; ncu;
+#   bench/gpu.sh prove [DIRECTORY]   build; a smoke test of 20 seconds; all tests; goals of attention,
+#                                    the copy task's step and generation; tests and measurements again
+#                                    with FLAGS; MNIST images, errors by precision
+#   bench/gpu.sh check [DIRECTORY]   memcheck; ncu; failed tests again with blocking launches;
 #                                    racecheck
 #   bench/gpu.sh rivals [DIRECTORY]  flash-linear-attention, fast-transformers and PyTorch, compared
 #                                    with float64, then timed at the shapes of the goals and in the
@@ -20,8 +20,8 @@
 #
 # A part ends within LIMIT seconds. Each program has a time limit and writes DIRECTORY/PART/NAME.txt
 # (first line: the command), NAME.status (the exit status) and perhaps NAME.json or NAME.csv.
-# DIRECTORY is gpu-results by default. At the end of a part everything except checkpoints is packed
-# into DIRECTORY.tar.gz. A later call with the same DIRECTORY runs only programs without a status:
+# DIRECTORY is gpu-results by default. At the end of a part, and after each of its stages, everything
+# except checkpoints is packed into DIRECTORY.tar.gz, the one file to bring home. A later call with the same DIRECTORY runs only programs without a status:
 # those interrupted or skipped at the end of the part. Missing tools are reported and their programs
 # are skipped. Without gnuplot the data are written, and the command that draws them is printed.
 #
@@ -29,8 +29,8 @@
 #   AGAIN=yes          rerun the programs that have failed
 #   NO_BUILD=yes       use the existing BUILD; otherwise make compiles what is missing or whose
 #                      contents have changed since the last build, whatever its modification time
-#   BUILD=build        the build directory; the second setting uses its own, build-PDL-FAST_EXP
-#   FLAGS='PDL=yes FAST_EXP=yes'   make variables of the second setting, off by default
+#   BUILD=build        the build directory; the second setting uses its own, build-PDL
+#   FLAGS=PDL=yes      make variables of the second setting, off by default
 #   NVCC_ARCHS         the architecture (default: of the GPU that nvidia-smi reports)
 #   PYTHON=python3     an interpreter with PyTorch
 #   FLA_DIR, FT_DIR    clones of flash-linear-attention and fast-transformers
@@ -39,7 +39,7 @@
 #                            tests/cuda_on_host
 set -u
 LIMIT=${LIMIT:-540} REHEARSE=${REHEARSE:-} AGAIN=${AGAIN:-} NO_BUILD=${NO_BUILD:-}
-cuda=${CUDA:-yes} python=${PYTHON:-python3} flags=${FLAGS-PDL=yes FAST_EXP=yes}
+cuda=${CUDA:-yes} python=${PYTHON:-python3} flags=${FLAGS-PDL=yes}
 
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
@@ -262,16 +262,24 @@ prepare() {
 
 # -------------------------------------------------------------------------------------------- prove
 # The most important tests, run first.
-FIRST_TESTS=(attention cuda replay generation products)
+FIRST_TESTS=(cuda attention replay generation products)
 FLAG_TESTS=(attention softmax_attention lsh_attention generation sampling replay rows cuda)
 
 run_tests() { # BUILD SUFFIX NAME...: eight at a time
     local test
     for test in "${@:3}"; do
         at_most 8
-        program "test_$test$2" 90 env DEVICE=cuda TAPEGRAD_BUILD="$1" OMP_NUM_THREADS=2 \
+        program "test_$test$2" 150 env DEVICE=cuda TAPEGRAD_BUILD="$1" OMP_NUM_THREADS=2 \
             OMP_WAIT_POLICY=passive "$1/tests/test_$test" &
     done
+}
+
+# Whether kernels run at all: what is broken shows before the tests, which take minutes.
+smoke() {
+    program smoke_test 20 env DEVICE=cuda TAPEGRAD_BUILD="$build" "$build/tests/test_${FIRST_TESTS[0]}" &
+    program smoke_goals 20 "$build/bench/attention" --goals --quick --seconds 0 --device cuda &
+    wait
+    archive
 }
 
 # by_precision shown|program BUILD NAME SUFFIX SECONDS: BUILD/bench/NAME once per precision.
@@ -304,6 +312,7 @@ part_prove() {
     [ -z "$REHEARSE" ] || { FIRST_TESTS=(replay) all=(layout optim) FLAG_TESTS=(replay); }
     known_flags
     flagged=$build-$(tr -cs 'A-Za-z0-9_\n' - <<<"${flags//=yes/}")
+    smoke
     if [ -n "$flags" ]; then # in parallel to the tests, most of which use little CPU time
         programs=$(printf '+tests/test_%s ' "${FLAG_TESTS[@]}")
         programs+='library +bench/attention +bench/copy_step +bench/generation'
@@ -312,11 +321,14 @@ part_prove() {
     fi
     run_tests "$build" '' "${FIRST_TESTS[@]}" "${all[@]}"
     wait
+    archive
     measure "$build" ''
+    archive
     if [ -n "$flags" ] && [ -f "$flagged/libtapegrad.a" ]; then
         run_tests "$flagged" -flags "${FLAG_TESTS[@]}"
         wait
         measure "$flagged" -flags
+        archive
     fi
     draw linear "${batches[0]}"
     shown precision 40 "$build/bench/precision" --device cuda
@@ -394,7 +406,7 @@ profile() {
 }
 
 part_check() {
-    local first=(attention rows generation replay) rest=(cuda products softmax_attention
+    local first=(attention products rows generation replay) rest=(cuda softmax_attention
         lsh_attention sampling layout elementwise features optim layers)
     [ -z "$REHEARSE" ] || { first=(replay) rest=(layout); }
     for directory in /usr/local/cuda/{bin,compute-sanitizer} /opt/nvidia/nsight-compute/*; do
@@ -402,8 +414,10 @@ part_check() {
     done
     has compute-sanitizer || say "compute-sanitizer was not found: skipping memcheck and racecheck"
     has compute-sanitizer && sanitize memcheck 150 "${first[@]}"
-    failed_again
+    archive
     if has ncu; then profile; else say "ncu was not found: skipping the profiles"; fi
+    failed_again
+    archive
     has compute-sanitizer || return
     sanitize racecheck 200 "${first[@]}"
     sanitize memcheck 90 "${rest[@]}"
@@ -446,6 +460,7 @@ part_rivals() {
                 say "goals_$method: skipped, see compare_$method.txt"
             fi
         done
+        archive
         [ "$(status_of compare_fla)" != 0 ] || steps+=(fla) # torch.compile does not compile it
         for method in "${steps[@]}"; do
             shown "copy_step_$method" 100 "$python" bench/peers/copy_task_step.py \
@@ -477,6 +492,7 @@ part_learn() {
     copy_task linear
     copy_task softmax --attention softmax
     copy_task lsh-4 --attention lsh --rounds 4
+    archive
     # The logs of complete runs.
     rm -rf "$logs" && mkdir "$logs"
     for name in linear softmax lsh-4; do
@@ -531,6 +547,12 @@ pack() { # FILE
 }
 
 # --------------------------------------------------------------------------------------------- main
+# Called while no program runs.
+archive() {
+    tar -czf "$out.tar.gz.new" --exclude='*.safetensors' -C "${out%/*}" "${out##*/}" &&
+        mv "$out.tar.gz.new" "$out.tar.gz"
+}
+
 # Reports the results of a part and writes the archive. Exits with STATUS, or with 1 if a program
 # failed or is left for the next call.
 finish() { # [STATUS]
@@ -549,8 +571,7 @@ finish() { # [STATUS]
     done
     say "$part: $passed passed, including earlier calls;${failed:+ FAILED:$failed;}" \
         "for the next call:${unfinished:- nothing}"
-    tar -czf "$out.tar.gz.new" --exclude='*.safetensors' -C "${out%/*}" "${out##*/}" &&
-        mv "$out.tar.gz.new" "$out.tar.gz" && say "all results: $out.tar.gz"
+    archive && say "all results: $out.tar.gz"
     [ -z "$failed$unfinished" ] || exit 1
     exit "${1:-0}"
 }

@@ -2,7 +2,7 @@
 # The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi, and for other processors, with a
 # stub of a compiler.
 set -u
-unset MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL ARCH CUDA NVCC_ARCHS # of the make that runs this test
+unset MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL ARCH CUDA NVCC_ARCHS WERROR # of the make that runs this test
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 settings=$directory/build/settings choose='to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"'
@@ -53,11 +53,13 @@ case $1 in
 esac
 END
 chmod +x "$directory/bin/arm-gcc"
-# has TEXT GOAL VARIABLE=VALUE...: what make would run for GOAL has TEXT
-has() {
+# has TEXT GOAL VARIABLE=VALUE...: what make would run for GOAL has TEXT; lacks: has no TEXT
+has() { expect 1 "$@"; }
+lacks() { expect 0 "$@"; }
+expect() { # 0|1 TEXT GOAL VARIABLE=VALUE...
     count=$((count + 1))
-    make --no-print-directory -n CUDA=no BUILD="$directory/other" "${@:2}" 2>&1 | grep -qF -e "$1" ||
-        { failures=$((failures + 1)) && echo "${*:2} does not run $1"; }
+    [ "$(make --no-print-directory -n CUDA=no BUILD="$directory/other" "${@:3}" 2>&1 | grep -m 1 -cF -e "$2")" = "$1" ] ||
+        { failures=$((failures + 1)) && echo "make ${*:3}: lines with $2, expected $1"; }
 }
 arm=CC=$directory/bin/arm-gcc
 has "-march=armv8-a " library "$arm"
@@ -67,6 +69,8 @@ has "/arm/objcopy --localize-hidden" library "$arm"
 has "/arm/ar rcs" library "$arm"
 has "ARCH=armv8-a install-files" install "$arm"
 has "-march=native " library
+has "-Werror" library WERROR=yes
+lacks "-Werror" library # newer compilers have new warnings
 [ "$(uname -m)" != x86_64 ] || has "ARCH=x86-64-v3 install-files" install
 
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"

@@ -111,6 +111,21 @@ TEST(training_in_bf16)
 {
     compare_training(PRECISION_BF16, 2e-2, 5e-2);
 }
+
+/* CUDA's conversion makes one NaN of all: so do kernels that convert elements one by one. */
+TEST(nan_in_bf16_has_the_bits_of_cuda)
+{
+    if (!on_cuda())
+        return;
+    const uint32_t bits = 0xffc12345u, expected = 0x7fff0000u;
+    Real nan[1], read[1];
+    memcpy(nan, &bits, sizeof nan);
+    Tape *tape = tape_new(test_device());
+    tape_set_precision(tape, PRECISION_BF16);
+    tensor_read(op_cast(tape, tape_input(tape, nan, shape(1)), TENSOR_BF16), read);
+    ck_assert_mem_eq(read, &expected, sizeof read);
+    tape_free(tape);
+}
 #endif
 
 /* ------------------------------------------------------------------------------------- devices */

@@ -37,6 +37,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 echo "output of $(basename "$0")"
+[[ $call != copy_step* ]] || tar -tzf "$(dirname "$asked")/all.tar.gz" >>"$(dirname "$asked")/archived"
 [[ $call != "$(cat "$(dirname "$asked")/slow")"* ]] || sleep 60
 ! grep -qx "$(basename "$0")" "$(dirname "$asked")/bad"
 END
@@ -69,13 +70,16 @@ export NO_BUILD=yes
 check "prove" gpu 200 prove all
 tests=$(basename -s .c tests/test_*.c | grep -cvx test_speech) # which needs no GPU
 check "every test is run" [ "$(grep '^test_' "$asked" | sort -u | wc -l)" -eq $((tests + 1)) ] # test_figures.sh
-check "attention is one of the first eight" sh -c "head -n 8 '$asked' | grep -q test_attention"
+check "a smoke test comes first" [ "$(head -n 2 "$asked" | sort | tr '\n' ';')" = \
+    "attention --goals --quick --seconds 0 --device cuda;test_cuda ;" ]
+check "attention is one of the first eight" sh -c "head -n 10 '$asked' | tail -n 8 | grep -q test_attention"
 check "goals are measured with and without FLAGS" [ "$(calls '^attention --goals --device cuda')" -eq 2 ]
 check "the first line is the command" grep -q "^\\$ $BUILD-ARCH/bench/attention --goals" "$directory/all/prove/goals-flags.txt"
 check "its output follows" grep -qx "output of attention" "$directory/all/prove/goals.txt"
 for file in prove/test_attention.status prove/goals.json prove/goals-flags.txt prove/copy_step_tf32.json; do
     check "the archive has $file" holds all "$file"
 done
+check "already before the end, since the machine may vanish" grep -q prove/test_rows.status "$directory/archived"
 before=$(wc -l <"$asked")
 check "prove again" gpu 200 prove all
 check "what stands is not run again" [ "$(wc -l <"$asked")" -eq "$before" ]
@@ -106,7 +110,7 @@ check "it is named" grep -q 'FAILED: test_rows-flags test_rows;\|FAILED: test_ro
 gpu 200 check failing
 check "it is run again with blocking launches" [ "$(calls '^blocking test_rows')" -eq 2 ]
 check "memcheck comes before racecheck" [ "$(grep -n 'compute-sanitizer --tool' "$asked" |
-    sed -n 's/.*--tool \([a-z]*\) .*test_\(attention\|rows\|generation\|replay\)$/\1/p' | uniq | tr '\n' ' ')" = "memcheck racecheck " ]
+    sed -n 's/.*--tool \([a-z]*\) .*test_\(attention\|products\|rows\|generation\|replay\)$/\1/p' | uniq | tr '\n' ' ')" = "memcheck racecheck " ]
 check "kernels are profiled" grep -q '^ncu --set full --clock-control none .*-k regex:mma_.*bench/attention --goals' "$asked"
 rm "$directory/bin/compute-sanitizer" "$directory/bin/ncu"
 : >"$directory/bad"

@@ -14,6 +14,7 @@
 #ifndef TAPEGRAD_TENSOR_KERNEL_CUH
 #define TAPEGRAD_TENSOR_KERNEL_CUH
 
+#include <atomic>
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
@@ -59,8 +60,12 @@ template <typename... P, typename... A>
 static void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                              A... arguments)
 {
-    cudaFuncAttributes code;
-    cuda_check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+    static std::atomic<int> version[CUDA_MAX_DEVICES]; /* of the code; one for all kernels */
+    if (version[cuda_index()] == 0) {
+        cudaFuncAttributes code;
+        cuda_check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+        version[cuda_index()] = code.ptxVersion;
+    }
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -70,7 +75,7 @@ static void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t
     config.dynamicSmemBytes = shared_bytes;
     config.stream = cuda_stream();
     config.attrs = &attribute;
-    config.numAttrs = code.ptxVersion >= 90 ? 1 : 0; /* older code lacks the wait instruction */
+    config.numAttrs = version[cuda_index()] >= 90; /* older code lacks the wait instruction */
     cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
@@ -98,6 +103,14 @@ __device__ static inline void let_next_kernel_start(void)
 {
     GRID_DEPENDENCY("launch_dependents");
 }
+
+/* Like bf16_of in tensor/kernel.h, but every NaN becomes 0x7fff. */
+__device__ static inline uint16_t round_to_bf16(float value)
+{
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
 #endif
 
 enum { THREADS = 256, WARP = 32 };
@@ -123,7 +136,7 @@ __device__ static inline Real load(const Bfloat16 *x)
 }
 __device__ static inline void store(Bfloat16 *out, Real value)
 {
-    out->bits = bf16_of(value);
+    out->bits = round_to_bf16((float)value);
 }
 
 /* A contribution to a gradient; the old value is read only if the contribution adds to it. */

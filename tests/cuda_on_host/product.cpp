@@ -33,7 +33,7 @@ static uint16_t bf16_of(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    bits = value != value ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);
+    bits = value != value ? 0x7fffffffu : bits + 0x7fffu + (bits >> 16 & 1);
     return (uint16_t)(bits >> 16);
 }
 

@@ -306,8 +306,8 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
 
     Reals<W> ahead[1] = {};
     if (!SOFTMAX)
-        load_tiles(ahead, a.sums + head * a.F * a.tiling.C, a.tiling, thread_tile<W>(a.tiling, 0),
-                   0, (int)a.F);
+        load_tiles(ahead, a.sums + (int64_t)head * a.F * a.tiling.C, a.tiling,
+                   thread_tile<W>(a.tiling, 0), 0, (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
@@ -443,7 +443,9 @@ static void step_small_batch(Real *out, const Real *x, const TransformerState *s
                      (int)state->width);
 }
 
-/* ================================================================================ large batches */
+/* ================================================================================ large batches
+ * A dependent launch requires that the previous kernel waits for its own predecessor
+ * (tensor/cuda/kernel.cuh). cuBLAS does not promise that, so these launches are plain. */
 
 /* Loads a head's query, key and value from packed [B, 3 width] = [queries, keys, values]. */
 template <int BLOCK>
@@ -468,7 +470,6 @@ __global__ void __launch_bounds__(THREADS, RESIDENT_BLOCKS)
                                unsigned heads)
 {
     DYNAMIC_SHARED(Real, shared);
-    wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         const unsigned b = head / (unsigned)a.H;
         const HeadMemory m = block_memory<W>(a, head, shared);
@@ -495,7 +496,6 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* as RESIDENT_BLOCKS */
 {
     DYNAMIC_SHARED(Real, shared);
     const StepAttention a = of_size<SIZE>(given);
-    wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         Real *const T = a.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
         Real *memory = shared + state_size<SIZE>;
@@ -535,8 +535,8 @@ static void launch_attend_large_batch_softmax(const TransformerState *state, Ste
 {
     const unsigned heads = (unsigned)(state->B * state->H);
     a.tiling = tiling_of(W, state->max_length, state->D, THREADS);
-    LAUNCH_DEPENDENT(attend_large_batch_softmax<W>, blocks_for(heads, 1), THREADS,
-                     bytes_of(attention_elements<W>(a)), a, packed, heads);
+    LAUNCH(attend_large_batch_softmax<W>, blocks_for(heads, 1), THREADS,
+           bytes_of(attention_elements<W>(a)), a, packed, heads);
 }
 
 template <int SIZE>
@@ -545,8 +545,7 @@ static void launch_attend_large_batch_linear(const TransformerState *state, Step
 {
     const unsigned heads = (unsigned)(state->B * state->H);
     const size_t bytes = bytes_of(state_size<SIZE> + (a.memory ? 0 : head_elements(a)));
-    LAUNCH_DEPENDENT(attend_large_batch_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed,
-                     heads);
+    LAUNCH(attend_large_batch_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed, heads);
 }
 
 static void attention_large_batch(const TransformerState *state, int64_t i, const Workspace &w)

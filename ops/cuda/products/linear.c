@@ -10,6 +10,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/internal.h"
 
+#include <pthread.h>
 #include <string.h>
 
 typedef struct Epilogue {
@@ -146,6 +147,7 @@ static struct {
     CachedAlgorithm all[CACHE_SIZE];
     int64_t count; /* of all results so far; a new one replaces the oldest */
 } cache[CUDA_MAX_DEVICES];
+static pthread_mutex_t cache_lock = PTHREAD_MUTEX_INITIALIZER; /* nothing raises under it */
 
 static HeuristicKey heuristic_key(const FusedProduct *p, cublasLtEpilogue_t epilogue)
 {
@@ -198,9 +200,8 @@ static CachedAlgorithm *find_algorithm(Description *d, const Blas *blas, const F
     return cached;
 }
 
-static void multiply(Description *d, const FusedProduct *p, HeuristicKey key)
+static void multiply(Description *d, const Blas *blas, const FusedProduct *p, HeuristicKey key)
 {
-    const Blas *blas = blas_open(p->operation);
     CachedAlgorithm *cached = find_algorithm(d, blas, p, key);
     if (d->status != CUBLAS_STATUS_SUCCESS)
         return;
@@ -237,10 +238,13 @@ static bool fused_product(FusedProduct p)
         (uintptr_t)p.epilogue.bias % BIAS_ALIGNMENT != 0 ||
         (p.epilogue.saved && p.size.m % GELU_UNIT != 0))
         return false;
+    const Blas *blas = blas_open(p.operation);
     Description d = { .status = CUBLAS_STATUS_SUCCESS };
     describe_product(&d, &p, epilogue);
     describe_matrices(&d, &p);
-    multiply(&d, &p, heuristic_key(&p, epilogue));
+    pthread_mutex_lock(&cache_lock);
+    multiply(&d, blas, &p, heuristic_key(&p, epilogue));
+    pthread_mutex_unlock(&cache_lock);
     destroy_description(&d);
     if (refused(d.status))
         return false;

@@ -398,6 +398,12 @@ static inline float __int_as_float(int value)
 {
     return cuda_host_bits<float>(value);
 }
+/* As cvt.rn.bf16.f32: to nearest, ties to even; every NaN becomes 0x7fff. */
+static inline uint16_t round_to_bf16(float value)
+{
+    const uint32_t bits = cuda_host_bits<uint32_t>(value);
+    return (uint16_t)((value != value ? 0x7fffffffu : bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
 static inline long long __double_as_longlong(double value)
 {
     return cuda_host_bits<long long>(value);

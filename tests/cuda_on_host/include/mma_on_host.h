@@ -111,16 +111,9 @@ static inline void load_transposed(uint32_t *to, const void *row,
     cuda_host_load<true>(to, row, file, line);
 }
 
-/* Rounds to nearest, ties to even; NaN stays NaN. */
-static inline uint32_t cuda_host_to_bf16(float x)
-{
-    const uint32_t bits = cuda_host_bits<uint32_t>(x);
-    return (x != x ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-}
-
 static inline uint32_t pack_bf16(float first, float second)
 {
-    return cuda_host_to_bf16(first) | cuda_host_to_bf16(second) << 16;
+    return round_to_bf16(first) | (uint32_t)round_to_bf16(second) << 16;
 }
 
 #endif

@@ -6,12 +6,12 @@
 #include "ops/ops.h"
 #include "tensor/cuda/kernel.cuh"
 
-/* exp(x) for a result that is stored as T. With FAST_EXP=yes, a result that is rounded to bf16
- * comes from the hardware's ex2.approx: its error is a few ulp of float, far below bf16's, and
- * results below 2^-126 are 0. */
+/* exp(x) for a result that is stored as T. A result that is rounded to bf16 comes from the
+ * hardware's ex2.approx: its error is a few ulp of float, far below bf16's, and results below
+ * 2^-126 are 0. */
 template <typename T> __device__ static inline Real exp_for(Real x)
 {
-#if defined TAPEGRAD_FAST_EXP && !defined TAPEGRAD_CUDA_ON_HOST
+#ifndef TAPEGRAD_CUDA_ON_HOST
     if (sizeof(T) == sizeof(Bfloat16)) {
         float power;
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"((float)x * 1.44269504f));

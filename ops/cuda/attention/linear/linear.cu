@@ -27,27 +27,20 @@
 
 /* ------------------------------------------------------------------------------------- the plan */
 
-/* Allows a kernel this shared memory per block, and the maximum carveout of the multiprocessor. */
-template <typename... P> static void allow_shared_memory(void (*kernel)(P...), int bytes)
+/* Blocks of a kernel that the device runs at once; asked once per device. */
+template <auto KERNEL, int BLOCK_THREADS, int BYTES> static int64_t resident_blocks()
 {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "cudaFuncSetAttribute");
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                    cudaSharedmemCarveoutMaxShared),
-               "cudaFuncSetAttribute");
-}
-
-/* Blocks of a kernel that the device runs at once. */
-template <typename... P>
-static int64_t resident_blocks(void (*kernel)(P...), int threads, int bytes)
-{
-    int per_multiprocessor;
-    allow_shared_memory(kernel, bytes);
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, threads,
-                                                             (size_t)bytes),
-               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    return max((int64_t)1, (int64_t)per_multiprocessor) *
-           device_attribute(cudaDevAttrMultiProcessorCount);
+    static std::atomic<int64_t> known[CUDA_MAX_DEVICES];
+    std::atomic<int64_t> &blocks = known[cuda_index()];
+    if (blocks == 0) {
+        int per_multiprocessor;
+        allow_shared_memory<KERNEL, BYTES>();
+        cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, KERNEL,
+                                                                 BLOCK_THREADS, (size_t)BYTES),
+                   "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+        blocks = max(1, per_multiprocessor) * device_attribute(cudaDevAttrMultiProcessorCount);
+    }
+    return blocks;
 }
 
 template <typename T, int SIZE> struct MmaKernels {
@@ -65,16 +58,15 @@ template <typename T, int SIZE> struct MmaKernels {
 template <typename T, int SIZE> static ChunkPlan plan_of(const LinearScan *s, bool backward)
 {
     typedef MmaKernels<T, SIZE> K;
-    const int threads = K::THREADS_PER_BLOCK,
-              bytes = backward ? K::BACKWARD_BYTES : K::FORWARD_BYTES;
+    enum { BLOCK = K::THREADS_PER_BLOCK, BYTES = K::BACKWARD_BYTES };
     const Line line = line_of(&s->x);
     const int64_t chunks = line.pieces, heads = pieces_in_all(line) / chunks;
     if (s->form == FORM_CHUNKED)
         return chunk_plan_of(heads, chunks, chunks);
     const int64_t resident =
-        backward ? min(resident_blocks(mma_query_gradient<T, SIZE>, threads, bytes),
-                       resident_blocks(mma_key_value_gradients<T, SIZE>, threads, bytes))
-                 : resident_blocks(mma_forward<T, SIZE>, threads, bytes);
+        backward ? min(resident_blocks<mma_query_gradient<T, SIZE>, BLOCK, BYTES>(),
+                       resident_blocks<mma_key_value_gradients<T, SIZE>, BLOCK, BYTES>())
+                 : resident_blocks<mma_forward<T, SIZE>, BLOCK, K::FORWARD_BYTES>();
     const ChunkPlan plan = plan_chunks(heads, chunks, resident);
     const int64_t half = tiles_for(chunks, 2);
     return s->form == FORM_CHUNK_PARALLEL && plan.per_block > half
@@ -165,7 +157,7 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
 /* launch: LAUNCH or LAUNCH_DEPENDENT */
 #define LAUNCH_MMA(launch, kernel, blocks, K, bytes, ...)                                          \
     do {                                                                                           \
-        allow_shared_memory(kernel, bytes);                                                        \
+        allow_shared_memory<kernel, bytes>();                                                      \
         launch(kernel, (unsigned)(blocks), (int)K::THREADS_PER_BLOCK, bytes, __VA_ARGS__);         \
     } while (0)
 

@@ -162,9 +162,11 @@ template <typename T, int SIZE> struct Mma {
         PARTS = sizeof(T) == sizeof(Bfloat16) ? 1 : 2, /* hi, or hi and lo */
         WARPS = SIZE < 128 ? 4 : 8,
         BLOCK_THREADS = WARPS * WARP,
+        /* per multiprocessor, at least: the most that registers allow without spills */
         BLOCKS = SIZE < 64    ? 3
                  : SIZE < 128 ? 2
-                              : 1, /* per multiprocessor, at least */
+                              : 1,
+        FORWARD_BLOCKS = BLOCKS + (PARTS == 1 && SIZE < 128), /* gradients need more registers */
         PITCH = SIZE + MMA_PAD,
         COLUMNS = SIZE < 128 ? SIZE : SIZE / 2,  /* of a warp's results, */
         ACROSS = COLUMNS / 8,                    /* in tiles [16, 8] */
@@ -192,7 +194,8 @@ template <typename T, int SIZE, int MATRICES, bool HAS_STATE> struct MmaMemory {
         BYTES = REALS_AT * (int)sizeof(Bfloat16) + (SIZE + 3 * CHUNK) * (int)sizeof(Real),
         /* Blocks per multiprocessor that an H100's 228 KB allow, 1 KB of each reserved */
         FIT = (228 << 10) / (BYTES + (1 << 10)),
-        BLOCKS = FIT < Sizes::BLOCKS ? FIT : (int)Sizes::BLOCKS,
+        REGISTERS_FIT = MATRICES < ARGUMENTS ? (int)Sizes::FORWARD_BLOCKS : (int)Sizes::BLOCKS,
+        BLOCKS = FIT < REGISTERS_FIT ? FIT : REGISTERS_FIT,
     };
     Bfloat16 *at;
 

@@ -505,18 +505,29 @@ static inline int device_attribute(cudaDeviceAttr attribute)
 /* Largest shared memory of a kernel in tiles, in bytes. */
 enum { MAX_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
 
-/* Launches one block of TILE_THREADS threads per item, with `reals` Reals of dynamic shared memory.
- * More than 48 KB needs the kernel's attribute. It is always set to the maximum: a later launch
- * with a smaller value would lower the limit of one that is being captured in a CUDA graph. */
+/* Allows a kernel this shared memory per block, as more than 48 KB require, and prefers the
+ * maximum carveout of the multiprocessor; once per device. BYTES is the kernel's maximum: a later
+ * launch with a smaller value would lower the limit of one that is captured in a CUDA graph. */
+template <auto KERNEL, int BYTES> static void allow_shared_memory()
+{
+    static std::atomic<bool> allowed[CUDA_MAX_DEVICES];
+    if (allowed[cuda_index()])
+        return;
+    cuda_check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES),
+               "cudaFuncSetAttribute");
+    cuda_check(cudaFuncSetAttribute(KERNEL, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared),
+               "cudaFuncSetAttribute");
+    allowed[cuda_index()] = true;
+}
+
+/* Launches one block of TILE_THREADS threads per item, with `reals` Reals of dynamic shared memory,
+ * at most MAX_SHARED bytes. */
 #define LAUNCH_TILES(kernel, items, reals, ...)                                                    \
-    LAUNCH_SHARED(kernel, MAX_SHARED, items, reals, __VA_ARGS__)
-#define LAUNCH_SHARED(kernel, most_bytes, items, reals, ...)                                       \
     do {                                                                                           \
-        const int bytes_ = (int)((reals) * sizeof(Real));                                          \
-        cuda_check(                                                                                \
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes), \
-            "cudaFuncSetAttribute");                                                               \
-        LAUNCH(kernel, blocks_for(items, 1), TILE_THREADS, bytes_, __VA_ARGS__);                   \
+        allow_shared_memory<kernel, MAX_SHARED>();                                                 \
+        LAUNCH(kernel, blocks_for(items, 1), TILE_THREADS, (int)((reals) * sizeof(Real)),          \
+               __VA_ARGS__);                                                                       \
     } while (0)
 
 #endif
