@@ -392,9 +392,9 @@ TEST(plot_is_an_svg)
 {
     if (!draws())
         return;
-    assert_runs("copy_task " TINY "--steps 30 --drop-at 20 --plot \"@/it's.svg\"");
+    assert_runs("copy_task " TINY "--steps 401 --drop-at 200 --plot \"@/it's.svg\"");
     assert_file_says("it's.svg", "<svg", "</svg>", "Learning to copy", "learning rate / 10",
-                     "accuracy");
+                     "accuracy", "mean of 2 values; band: minimum to maximum");
 }
 
 TEST(missing_gnuplot_is_reported_before_the_training)

@@ -107,6 +107,8 @@ for method in softmax lsh-4 linear; do # whose second number is the accuracy, an
 done
 draws_later figure2 csv bench/figure2 --logs "$directory/logs"
 check "figure2 of logs" cmp "$directory/figure2.csv" "$directory/figure2-later.csv"
+draws && check "figure2 marks the drop" bench/figure2 --draw "$directory/figure2.csv" --output "$directory/drop" --drop-at 12
+draws && check "by its name" grep -q 'learning rate / 10' "$directory/drop.svg"
 rm "$directory/logs/softmax.csv" "$directory/logs/lsh-4.csv"
 check "figure2 of one log" bench/figure2 --logs "$directory/logs" --output "$directory/one"
 check "has that line" [ "$(wc -l <"$directory/one.csv")" -eq 21 ]

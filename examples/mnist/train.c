@@ -18,6 +18,7 @@ typedef struct Run {
     Order order;
     Batch batch;
     double test_bits; /* of the last evaluation, or NaN */
+    char test_title[40];
 } Run;
 
 /* ---------------------------------------------------------------------------------------- steps */
@@ -95,7 +96,7 @@ static ReportConfig report_config(const Run *run)
                                    .range = "#c6dbef" },
                                  { .value = 1,
                                    .factor = 1,
-                                   .title = "test",
+                                   .title = run->test_title,
                                    .line = "#b2541a" } } } },
     };
 }
@@ -176,6 +177,8 @@ static int64_t steps_of(const MnistOptions *options, int64_t images)
 static void run_start(Run *run, const MnistOptions *options)
 {
     *run = (Run){ .options = options, .test = mnist_images(options, MNIST_TEST), .test_bits = NAN };
+    snprintf(run->test_title, sizeof run->test_title, "first %lld test images",
+             (long long)at_most(run->test.count, options->evaluate_images));
     if (!options->common.evaluate)
         run->images = mnist_images(options, MNIST_TRAINING);
     Training *training = &run->training;

@@ -189,12 +189,18 @@ static void print_range(const Record *start, const Record *end, int value, doubl
         fprintf(gnuplot, " ? ? ?");
 }
 
-/* The records as a gnuplot data block of at most 400 points. A point averages several steps: it has
- * the last of them and, per curve, the mean, minimum and maximum. */
+/* A point of the picture, of which there are at most 400, averages this many records. */
+static size_t records_per_point(const Report *report)
+{
+    return report->count / 400 + 1;
+}
+
+/* The records as a gnuplot data block. A point has the step of its last record and, per curve, the
+ * mean, minimum and maximum. */
 static void print_points(const Report *report, FILE *gnuplot)
 {
     const ReportConfig *config = &report->config;
-    size_t steps = report->count / 400 + 1; /* per point */
+    size_t steps = records_per_point(report);
     fprintf(gnuplot, "set datafile missing '?'\n$points << END\n");
     for (size_t start = 0; start < report->count; start += steps) {
         size_t end = start + steps < report->count ? start + steps : report->count;
@@ -237,6 +243,19 @@ static void print_title(const ReportTitle *title, int64_t last, FILE *gnuplot)
                 (long long)title->drop_at);
 }
 
+/* What the bands are, unless a point is one record. */
+static void print_caption(const Report *report, FILE *gnuplot)
+{
+    bool bands = false;
+    for (int p = 0; p < report->config.panels; p++)
+        bands |= report->config.panel[p].curves[0].range != NULL;
+    if (bands && records_per_point(report) > 1)
+        fprintf(gnuplot,
+                "set label 4 'mean of %zu values; band: minimum to maximum' at screen "
+                "0.96,0.025 right textcolor '#777777' font ',12'\n",
+                records_per_point(report));
+}
+
 /* Plots a panel whose first curve's mean is in this column; returns the next panel's column. */
 static int print_panel(const ReportPanel *panel, int column, bool lowest, FILE *gnuplot)
 {
@@ -274,6 +293,7 @@ static void print_script(const Report *report, FILE *gnuplot, const ReportTitle 
     fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,%s,0.86 spacing 0,0.04\n",
             config->panels, config->panels > 1 ? "0.12" : "0.15");
     print_title(title, last, gnuplot);
+    print_caption(report, gnuplot);
     fprintf(gnuplot,
             "set border 3 linecolor '#777777'\n"
             "set tics nomirror out textcolor '#333333'\n"
