@@ -23,8 +23,9 @@ static void draw_projection(const char *function, Tensor *projection, Random *ra
 
 static Tensor *projection_new(Params *params, const char *name, int64_t features, int64_t D)
 {
-    Random random = params_random(params, nn_name(name, "projection").text);
-    Tensor *projection = params_new_constant("nn_attention", params, shape(features, D));
+    const Name path = nn_name(name, "projection");
+    Random random = params_random(params, path.text);
+    Tensor *projection = params_new_constant("nn_attention", params, path.text, shape(features, D));
     draw_projection("nn_attention", projection, &random);
     return projection;
 }

@@ -26,7 +26,14 @@ typedef struct Clipping {
 } Clipping;
 
 typedef struct Weight Weight;
+
+/* A tensor that is not a weight. Files have an entry for it if it has a name. */
 typedef struct Constant Constant;
+struct Constant {
+    Tensor tensor;
+    Name name;
+    Constant *next;
+};
 
 struct Params {
     Device *device;
@@ -97,8 +104,9 @@ static inline void nn_need_layer(const char *function, const void *layer)
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 
-/* An uninitialized constant: see params_constant. Raises, as function, when memory is exhausted. */
-Tensor *params_new_constant(const char *function, Params *params, Shape shape);
+/* An uninitialized constant: see params_constant. name: NULL, or it is saved with the weights.
+ * Raises, as function, when memory is exhausted. */
+Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape);
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */

@@ -99,10 +99,10 @@ void params_clip_gradients(Params *params, double maximum_norm);
  * params_clip_gradients. */
 double params_gradient_norm(const Params *params);
 
-/* Writes all weights under their path names to a safetensors file, also if they are NaN: see
- * params_clip_gradients; reads all from such a file, or from a checkpoint of optim_save. Return
- * false on failure, and tapegrad_error() has the sentence. Reading changes nothing then: when an
- * entry is missing, has the wrong shape or is unknown. */
+/* Writes all weights, and random projections, under their path names to a safetensors file, also if
+ * they are NaN: see params_clip_gradients; reads all from such a file, or from a checkpoint of
+ * optim_save. Return false on failure, and tapegrad_error() has the sentence. Reading changes
+ * nothing then: when an entry is missing, has the wrong shape or is unknown. */
 TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
 TAPEGRAD_MUST_CHECK
@@ -270,7 +270,8 @@ typedef struct Attention {
 /* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std
  * and, for its scale, layers. Linear attention adds eps = 1e-6 to its normalizer, as the code of
  * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
- * its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
+ * its orthogonal rows are drawn from the seed and the layer's name, and files hold it with the
+ * weights (name.projection); where an earlier file lacks it, it stays as it was drawn. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing for other
  * feature maps. Call it between replayed steps, not inside one. */

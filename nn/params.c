@@ -26,11 +26,6 @@ struct Weight {
     Weight *next;  /* in order of registration */
 };
 
-struct Constant {
-    Tensor tensor;
-    Constant *next;
-};
-
 /* ----------------------------------------------------------------------------------------- life */
 Params *params_new(Device *device, uint64_t seed)
 {
@@ -339,7 +334,7 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
     return base;
 }
 
-Tensor *params_new_constant(const char *function, Params *params, Shape shape)
+Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape)
 {
     const size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
     Constant *constant = memory_allocate(sizeof *constant);
@@ -350,7 +345,9 @@ Tensor *params_new_constant(const char *function, Params *params, Shape shape)
         error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
     }
     constant->next = params->constants;
-    constant->tensor = (Tensor){ .device = params->device,
+    constant->name = nn_name("", name ? name : "");
+    constant->tensor = (Tensor){ .name = name ? constant->name.text : NULL,
+                                 .device = params->device,
                                  .type = TENSOR_REAL,
                                  .shape = shape,
                                  .data = block->data,
@@ -364,7 +361,7 @@ Tensor *params_constant(Params *params, const Real *host, Shape shape)
     if (!host)
         error_raise("params_constant: host is NULL");
     shape = shape_new(shape.rank, shape.size);
-    Tensor *constant = params_new_constant("params_constant", params, shape);
+    Tensor *constant = params_new_constant("params_constant", params, NULL, shape);
     tensor_write(constant, host);
     return constant;
 }

@@ -25,21 +25,72 @@ static Real *elements_of(const Params *params, const Tensor *weight, Real *host,
     return host + part * params->flat_count + (weight->data - params->flat_values.data);
 }
 
+/* The constants that have a name. */
+static Constant *saved_constant(Constant *constant)
+{
+    while (constant && !constant->tensor.name)
+        constant = constant->next;
+    return constant;
+}
+#define EACH_CONSTANT(constant, params)                                                            \
+    for (Constant *constant = saved_constant((params)->constants); constant;                       \
+         constant = saved_constant(constant->next))
+
+static size_t constant_bytes(const Params *params)
+{
+    size_t bytes = 0;
+    EACH_CONSTANT(constant, params)
+        bytes += tensor_bytes(&constant->tensor);
+    return bytes;
+}
+
+/* Reads the constants that the file has into host, where the others get their present values, as do
+ * those that do not fit, which are reported; without a report they end the reading. */
+static bool read_constants(const Params *params, const TensorFile *file, Real *host,
+                           LoadReport *report, void *context)
+{
+    EACH_CONSTANT(constant, params) {
+        const Tensor *tensor = &constant->tensor;
+        const bool found = tensor_file_find(file, tensor->name);
+        const bool read = found && tensor_file_read(file, tensor->name, tensor->shape, host);
+        if (found && !read && !report)
+            return false;
+        if (found && !read)
+            report(tensor->name, tapegrad_error(), context);
+        if (!read)
+            device_copy_out(params->device, host, tensor->data, tensor_bytes(tensor));
+        host += tensor_count(tensor);
+    }
+    return true;
+}
+
+static void write_constants(const Params *params, const Real *host)
+{
+    EACH_CONSTANT(constant, params) {
+        tensor_write(&constant->tensor, host);
+        host += tensor_count(&constant->tensor);
+    }
+}
+
 bool params_save_parts(const char *function, Params *params, const FileParts *parts,
                        const FileMetadata *metadata, int metadata_count, const char *path)
 {
-    const int weights = params_count(params), count = parts->count * weights;
+    const int weights = params_count(params);
+    int n = parts->count * weights, count = n;
+    EACH_CONSTANT(constant, params)
+        count++;
     const size_t bytes = part_bytes(params);
-    Real *host = memory_allocate((size_t)parts->count * bytes);
+    const size_t all = (size_t)parts->count * bytes + constant_bytes(params);
+    Real *host = memory_allocate(all);
     FileEntry *entries = memory_allocate((size_t)count * sizeof *entries);
     Name *names = memory_allocate((size_t)count * sizeof *names);
     bool ok = host && entries && names;
     if (!ok)
-        error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
+        error_report("%s: %s", function, device_exhausted(params->device, all).text);
     for (int part = 0; ok && part < parts->count; part++)
         device_copy_out(params->device, host + part * params->flat_count, parts->list[part].data,
                         bytes);
-    for (int i = 0; ok && i < count; i++) {
+    for (int i = 0; ok && i < n; i++) {
         const int part = i / weights;
         const Tensor *weight = params_at(params, i % weights);
         names[i] = prefixed(parts->list[part].prefix, weight);
@@ -47,6 +98,12 @@ bool params_save_parts(const char *function, Params *params, const FileParts *pa
                                   .type = FILE_TYPE_OF_REAL,
                                   .shape = weight->shape,
                                   .data = elements_of(params, weight, host, part) };
+    }
+    Real *values = host + parts->count * params->flat_count;
+    for (Constant *c = saved_constant(params->constants); ok && c; c = saved_constant(c->next)) {
+        device_copy_out(params->device, values, c->tensor.data, tensor_bytes(&c->tensor));
+        entries[n++] = (FileEntry){ c->tensor.name, FILE_TYPE_OF_REAL, c->tensor.shape, values };
+        values += tensor_count(&c->tensor);
     }
     ok = ok && tensor_file_save(entries, count, metadata, metadata_count, path);
     free(names);
@@ -68,6 +125,9 @@ static bool is_known(const char *function, const Params *params, const FileParts
         if (strncmp(name, prefix, length) == 0 && params_find(params, name + length))
             return true;
     }
+    EACH_CONSTANT(constant, params)
+        if (strcmp(name, constant->tensor.name) == 0)
+            return true;
     return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function, path, name);
 }
 
@@ -76,11 +136,13 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
 {
     const int weights = params_count(params), count = parts->count * weights;
     const size_t bytes = part_bytes(params);
-    Real *host = memory_allocate((size_t)parts->count * bytes);
+    const size_t all = (size_t)parts->count * bytes + constant_bytes(params);
+    Real *host = memory_allocate(all);
     if (!host)
-        return error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
+        return error_report("%s: %s", function, device_exhausted(params->device, all).text);
     memset(host, 0, (size_t)parts->count * bytes); /* the padding */
-    bool ok = true;
+    Real *constant_values = host + parts->count * params->flat_count;
+    bool ok = read_constants(params, file, constant_values, NULL, NULL);
     for (int i = 0; ok && i < count; i++) {
         const int part = i / weights;
         const Tensor *weight = params_at(params, i % weights);
@@ -92,8 +154,10 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
     for (int part = 0; ok && part < parts->count; part++)
         device_copy_in(params->device, parts->list[part].data, host + part * params->flat_count,
                        bytes);
-    if (ok)
+    if (ok) {
+        write_constants(params, constant_values);
         params_written(params);
+    }
     free(host);
     return ok;
 }
@@ -155,22 +219,24 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
     FileParts weights;
     if (!need_weights(function, params, &weights))
         return -1;
-    const size_t bytes = part_bytes(params);
+    const size_t bytes = part_bytes(params), all = bytes + constant_bytes(params);
     TensorFile *file = tensor_file_open(path);
-    Real *host = file ? memory_allocate(bytes) : NULL;
+    Real *host = file ? memory_allocate(all) : NULL;
     int count = -1;
     if (host) {
         report = report ? report : ignore;
         device_copy_out(params->device, host, params->flat_values.data, bytes);
         count = read_matching_entries(params, file, host, report, context);
+        read_constants(params, file, host + params->flat_count, report, context);
         for (int i = 0; i < tensor_file_count(file); i++) {
             const char *name = tensor_file_entry(file, i)->name;
             if (!is_known(function, params, &weights, STATE_PREFIX, name, path))
                 report(name, tapegrad_error(), context);
         }
         tensor_write(&params->flat_values, host);
+        write_constants(params, host + params->flat_count);
     } else if (file) {
-        error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
+        error_report("%s: %s", function, device_exhausted(params->device, all).text);
     }
     free(host);
     tensor_file_close(file);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A host copy of an operation's result; frees the tape. */
 static Real *values_of(Tape *tape, Tensor *out)
@@ -251,6 +252,12 @@ static double square_of_one_and(double score)
     return (1 + score) * (1 + score);
 }
 
+static void fail_on_report(const char *name, const char *sentence, void *context)
+{
+    (void)context;
+    ck_abort_msg("%s: %s", name, sentence);
+}
+
 TEST(polynomial_attention)
 {
     Net net = net_new((TransformerConfig){ .features = FEATURES_POLYNOMIAL });
@@ -300,6 +307,43 @@ TEST(projections_of_a_transformer)
         ck_assert(memcmp(w[i], redrawn, 2 * D * D * sizeof *w[i]) != 0);
     }
     params_free(params);
+}
+
+/* A file's model computes as the saved one, whatever either has drawn. */
+TEST(files_hold_the_projections)
+{
+    char path[] = "/tmp/tapegrad-features-XXXXXX";
+    close(mkstemp(path));
+    const TransformerConfig config = { .features = FEATURES_RANDOM };
+    Net saved = net_new(config), loaded = net_new(config);
+    Random random = random_new(1, 2);
+    nn_attention_redraw(&saved.attention, &random);
+    const Real *expected = net_output(&saved), *drawn = net_output(&loaded);
+    const size_t bytes = B * N * WIDTH * sizeof *expected;
+    ck_assert_mem_ne(drawn, expected, bytes);
+    ck_assert(params_save(saved.params, path) && params_load(loaded.params, path));
+    ck_assert_mem_eq(net_output(&loaded), expected, bytes);
+
+    Net some = net_new(config);
+    ck_assert_int_eq(params_load_some(some.params, path, fail_on_report, NULL),
+                     params_count(some.params));
+    ck_assert_mem_eq(net_output(&some), expected, bytes);
+
+    Net wider = net_new((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 9 });
+    const Real *before = net_output(&wider);
+    ck_assert(!params_load(wider.params, path));
+    ck_assert_msg(strstr(tapegrad_error(), "attention.projection") != NULL, "%s", tapegrad_error());
+    ck_assert_mem_eq(net_output(&wider), before, bytes);
+
+    /* Earlier files hold the weights alone. */
+    Net weights = net_new((TransformerConfig){ .features = FEATURES_ELU_PLUS_ONE });
+    Net earlier = net_new(config);
+    ck_assert(params_save(weights.params, path) && params_load(earlier.params, path));
+    ck_assert_mem_eq(net_output(&earlier), drawn, bytes);
+    Net *nets[] = { &saved, &loaded, &some, &wider, &weights, &earlier };
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
+        net_free(nets[i]);
+    unlink(path);
 }
 
 /* Every feature map gives finite results, and no two give the same. */
