@@ -107,12 +107,14 @@ static void fill_cases(void)
 }
 
 /* An elementwise operation of positive inputs gets exponentials. If the derivatives are to exist
- * everywhere, one with a kink at 0 gets cubes, and one with a kink at a = b is multiplied by
- * (a - b)^2; these have none. */
+ * everywhere, one with a kink at 0 gets cubes, linear_relu is squared, and one with a kink at a = b
+ * is multiplied by (a - b)^2; these have none. */
 static Tensor *apply(const Case *c, Tape *tape, Tensor **x, bool smooth)
 {
-    if (c->operation)
-        return c->operation->apply(tape, x);
+    if (c->operation) {
+        Tensor *out = c->operation->apply(tape, x);
+        return smooth && !strcmp(c->name, "linear_relu") ? op_square(tape, out) : out;
+    }
     if (c->binary) {
         Tensor *b = c->binary->domain == POSITIVE ? op_exp(tape, x[1]) : x[1];
         Tensor *out = c->binary->operation(tape, x[0], b);
