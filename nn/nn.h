@@ -107,10 +107,10 @@ TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
 TAPEGRAD_MUST_CHECK
 bool params_load(Params *params, const char *path);
-/* For fine-tuning: reads the entries that fit a weight of their name, leaves the other weights
- * unchanged and returns the number of weights that it read. report, unless it is NULL, is called
- * with a name and a sentence for every weight whose entry is missing or does not fit, and for every
- * entry without a weight. Returns -1 when the file cannot be read. */
+/* For fine-tuning: reads the entries that fit a weight or projection of their name, leaves the
+ * others unchanged and returns the number of weights that it read. report, unless it is NULL, is
+ * called with a name and a sentence for every weight whose entry is missing or does not fit, and
+ * for every entry without a weight. Returns -1 when the file cannot be read. */
 typedef void LoadReport(const char *name, const char *sentence, void *context);
 TAPEGRAD_MUST_CHECK
 int params_load_some(Params *params, const char *path, LoadReport *report, void *context);
