@@ -14,8 +14,8 @@ void embedding_forward_bf16(Real *out, const Real *weight, const int32_t *indice
     }
 }
 
-/* Threads take different columns, as in plain; converting blocks of dout for plain instead takes 1.3
- * times as long for both passes at 2048 x 256. */
+/* Threads take different columns, as in plain. Converting blocks of dout for plain instead takes
+ * 1.3 times as long, for both passes at 2048 x 256. */
 void embedding_backward_bf16(Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                              int64_t V, int64_t D)
 {
