@@ -99,7 +99,7 @@ bool params_save_parts(const char *function, Params *params, const FileParts *pa
                                   .shape = weight->shape,
                                   .data = elements_of(params, weight, host, part) };
     }
-    Real *values = host + parts->count * params->flat_count;
+    Real *values = ok ? host + parts->count * params->flat_count : NULL;
     for (Constant *c = saved_constant(params->constants); ok && c; c = saved_constant(c->next)) {
         device_copy_out(params->device, values, c->tensor.data, tensor_bytes(&c->tensor));
         entries[n++] = (FileEntry){ c->tensor.name, FILE_TYPE_OF_REAL, c->tensor.shape, values };
