@@ -95,8 +95,8 @@ KERNEL(gather_forward, (Real *out, const Real *x, const int32_t *index, AxisView
 /* dx[o, index[o, k, i], i] += dout[o, k, i], in the order of k */
 KERNEL(gather_backward, (Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K))
 /* out [B, rows, columns, height, width, C] = the windows of x [B, H, W, C]; dx <- their sums */
-KERNEL(unfold, (Real *out, const Real *x, Unfold u))
-KERNEL(fold, (Gradient dx, const Real *dout, Unfold u))
+KERNEL(unfold, (Real *out, const Real *x, Windows u))
+KERNEL(fold, (Gradient dx, const Real *dout, Windows u))
 /* to [R, N] at columns [R], or to [R] if columns is NULL, = from [R]; integers */
 REAL_KERNEL(store_integers,
             (int32_t *to, const int32_t *columns, const int32_t *from, int64_t R, int64_t N))

@@ -26,7 +26,6 @@
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/dropout.h"
 #include "ops/elementwise/unary_functions.h"
-#include "ops/layout/unfold.h"
 #include "ops/losses/ctc.h"
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
@@ -34,6 +33,7 @@
 #include "ops/rows/layernorm.h"
 #include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
+#include "ops/shared/windows.h"
 #include "tensor/kernel.h"
 
 /* Arguments that modules after ops define. */

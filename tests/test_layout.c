@@ -249,16 +249,16 @@ TEST(misuse_of_unfold_raises)
     assert_raises("op_unfold: x is [3,4], expected four axes, [B, H, W, C]",
                   op_unfold(tape, normal_input(shape(3, 4)), (Window){ 1, 1, 0, 0 }));
     assert_raises("op_unfold: the window is 2 x 0, stride 0, padding 0; expected 1 or more, 1 or "
-                  "more (or 0 for 1), 0 to 2^31 - 1",
+                  "more (or 0 for the default), 0 to 2^31 - 1",
                   op_unfold(tape, x, (Window){ .height = 2 }));
     assert_raises("op_unfold: the window is 2 x 2, stride -1, padding 0; expected 1 or more, 1 or "
-                  "more (or 0 for 1), 0 to 2^31 - 1",
+                  "more (or 0 for the default), 0 to 2^31 - 1",
                   op_unfold(tape, x, (Window){ 2, 2, -1, 0 }));
     assert_raises("op_unfold: a window of 6 x 2 does not fit into x, [1,3,4,2], with padding 1",
                   op_unfold(tape, x, (Window){ 6, 2, 1, 1 }));
     assert_raises(
         "op_unfold: the window is 2 x 2, stride 1, padding 9223372036854775807; expected 1 "
-        "or more, 1 or more (or 0 for 1), 0 to 2^31 - 1",
+        "or more, 1 or more (or 0 for the default), 0 to 2^31 - 1",
         op_unfold(tape, x, (Window){ 2, 2, 1, INT64_MAX }));
     assert_raises("shape: a tensor of these 3 sizes would take 2^63 bytes or more",
                   op_unfold(tape, x, (Window){ INT32_MAX, INT32_MAX, 1, INT32_MAX }));

@@ -8,8 +8,9 @@
  * Each pixel sums its own terms, in a fixed order. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
+#include "ops/shared/windows.h"
 
-void unfold_plain(Real *out, const Real *x, Unfold u)
+void unfold_plain(Real *out, const Real *x, Windows u)
 {
     EACH_ROW(window, u.B * u.rows * u.columns, u.height * u.width * u.C) {
         const int64_t b = window / u.columns / u.rows;
@@ -26,7 +27,7 @@ void unfold_plain(Real *out, const Real *x, Unfold u)
 }
 
 /* sum over y, x, i, j of g[b, y, x, i, j, c] for one element of dx */
-static double fold_element(const Real *dout, const Unfold *u, int64_t pixel, int64_t c)
+static double fold_element(const Real *dout, const Windows *u, int64_t pixel, int64_t c)
 {
     const int64_t b = pixel / u->W / u->H, h = pixel / u->W % u->H, w = pixel % u->W;
     double sum = 0;
@@ -44,7 +45,7 @@ static double fold_element(const Real *dout, const Unfold *u, int64_t pixel, int
     return sum;
 }
 
-void fold_plain(Gradient dx, const Real *dout, Unfold u)
+void fold_plain(Gradient dx, const Real *dout, Windows u)
 {
     EACH_ROW(pixel, u.B * u.H * u.W, u.height * u.width * u.C)
         for (int64_t c = 0; c < u.C; c++)
@@ -55,41 +56,15 @@ static void unfold_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     kernels_of(x)->fold(tape_contribution(node, x), tape_upstream(node, 0),
-                        *(const Unfold *)node->attributes);
+                        *(const Windows *)node->attributes);
 }
 
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
 {
     tape_use(tape, "op_unfold: x", x);
-    const int64_t *size = x->shape.size, s = window.stride ? window.stride : 1;
-    if (x->shape.rank != 4)
-        tape_error(tape, "op_unfold: x %s, expected four axes, [B, H, W, C]", tensor_text(x).text);
-    if (window.height < 1 || window.width < 1 || s < 1 || window.padding < 0 ||
-        window.padding > INT32_MAX)
-        tape_error(tape,
-                   "op_unfold: the window is %lld x %lld, stride %lld, padding %lld; expected 1 or "
-                   "more, 1 or more (or 0 for 1), 0 to 2^31 - 1",
-                   (long long)window.height, (long long)window.width, (long long)window.stride,
-                   (long long)window.padding);
-    const int64_t down = size[1] + 2 * window.padding - window.height;
-    const int64_t right = size[2] + 2 * window.padding - window.width;
-    if (down < 0 || right < 0)
-        tape_error(tape,
-                   "op_unfold: a window of %lld x %lld does not fit into x, %s, with padding %lld",
-                   (long long)window.height, (long long)window.width, shape_text(x->shape).text,
-                   (long long)window.padding);
-    const int64_t window_size = shape_count(shape(window.height, window.width, size[3]));
-    const Unfold u = { .B = size[0],
-                       .H = size[1],
-                       .W = size[2],
-                       .C = size[3],
-                       .rows = down / s + 1,
-                       .columns = right / s + 1,
-                       .height = window.height,
-                       .width = window.width,
-                       .stride = s,
-                       .padding = window.padding };
-    Tensor *out = tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, window_size));
+    const Windows u = windows_over(tape, "op_unfold", x, window);
+    Tensor *out =
+        tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
     kernels_of(x)->unfold(out->data, x->data, u);
     tape_record(tape, (Node){ "op_unfold", unfold_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &u, sizeof u) });

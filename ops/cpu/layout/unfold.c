@@ -13,13 +13,13 @@ static int64_t clamped_index(int64_t i, int64_t low, int64_t high)
     return i < low ? low : i > high ? high : i;
 }
 
-static Inside inside(const Unfold *u, int64_t x)
+static Inside inside(const Windows *u, int64_t x)
 {
     const int64_t left = u->padding - x * u->stride;
     return (Inside){ clamped_index(left, 0, u->width), clamped_index(u->W + left, 0, u->width) };
 }
 
-void unfold_bf16(Real *out, const Real *x, Unfold u)
+void unfold_bf16(Real *out, const Real *x, Windows u)
 {
     enum { T = TENSOR_BF16 };
     const int64_t run = u.width * u.C, window = u.height * run;
@@ -45,7 +45,7 @@ void unfold_bf16(Real *out, const Real *x, Unfold u)
 
 /* sum += elements first to end - 1 of row h [W, C] of an image, from dout, its windows */
 ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const Real *dout,
-                            const Unfold *u, int64_t h)
+                            const Windows *u, int64_t h)
 {
     const int64_t run = u->width * u->C, window = u->height * run;
     const int64_t stride = u->stride * u->C, padding = u->padding * u->C;
@@ -70,7 +70,7 @@ ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const 
 
 /* Row h of an image: bf16 sums a block of it in Real and rounds once, Real sums in place. */
 ALWAYS_INLINE void fold_image_row(int T, Real *dx, bool accumulate, const Real *dout,
-                                  const Unfold *u, int64_t h)
+                                  const Windows *u, int64_t h)
 {
     enum { BLOCK = 1024 };
     const int64_t row = u->W * u->C;
@@ -90,7 +90,7 @@ ALWAYS_INLINE void fold_image_row(int T, Real *dx, bool accumulate, const Real *
     }
 }
 
-ALWAYS_INLINE void fold_images(int T, Gradient dx, const Real *dout, Unfold u)
+ALWAYS_INLINE void fold_images(int T, Gradient dx, const Real *dout, Windows u)
 {
     const int64_t row = u.W * u.C, image = u.rows * u.columns * u.height * u.width * u.C;
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for(u.B * image, 0.5)))
@@ -99,12 +99,12 @@ ALWAYS_INLINE void fold_images(int T, Gradient dx, const Real *dout, Unfold u)
                        elements_at(T, dout, r / u.H * image), &u, r % u.H);
 }
 
-void fold_cpu(Gradient dx, const Real *dout, Unfold u)
+void fold_cpu(Gradient dx, const Real *dout, Windows u)
 {
     fold_images(TENSOR_REAL, dx, dout, u);
 }
 
-void fold_bf16(Gradient dx, const Real *dout, Unfold u)
+void fold_bf16(Gradient dx, const Real *dout, Windows u)
 {
     fold_images(TENSOR_BF16, dx, dout, u);
 }

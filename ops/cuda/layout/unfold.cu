@@ -4,7 +4,7 @@
 /* Element [b, y, x, i, j, c] of out */
 template <typename T> struct UnfoldInput {
     const T *x;
-    Unfold u;
+    Windows u;
 
     template <int LANES> bool fits() const
     {
@@ -32,7 +32,7 @@ template <typename T> struct UnfoldInput {
 /* Element [b, h, w, c] of dx */
 template <typename T> struct FoldInput {
     const T *dout;
-    Unfold u;
+    Windows u;
 
     template <int LANES> bool fits() const
     {
@@ -67,14 +67,14 @@ template <typename T> struct FoldInput {
     }
 };
 
-extern "C" void unfold_cuda(TensorType type, Real *out, const Real *x, Unfold u)
+extern "C" void unfold_cuda(TensorType type, Real *out, const Real *x, Windows u)
 {
     const int64_t n = u.B * u.rows * u.columns * u.height * u.width * u.C;
     BY_STORAGE(type, T,
                map_inputs(Identity(), (T *)out, false, n, UnfoldInput<T>{ (const T *)x, u }));
 }
 
-extern "C" void fold_cuda(TensorType type, Gradient dx, const Real *dout, Unfold u)
+extern "C" void fold_cuda(TensorType type, Gradient dx, const Real *dout, Windows u)
 {
     BY_STORAGE(type, T,
                map_inputs(Identity(), (T *)dx.data, dx.accumulate, u.B * u.H * u.W * u.C,
