@@ -134,6 +134,16 @@ Linear nn_linear_no_bias(Params *params, const char *name, int64_t in, int64_t o
 /* out = x weight^T + bias (op_linear): x [..., in], returns [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 
+typedef struct Conv2d {
+    Tensor *weight, *bias; /* weight [out, height, width, in], bias [out] or NULL */
+    Conv2dOptions options;
+} Conv2d;
+
+/* Weight and bias are initialized uniformly in +-1/sqrt(height width in). */
+Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Window window);
+/* out = x convolved with weight, + bias (op_conv2d): x [B, H, W, in], returns [B, H', W', out]. */
+Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x);
+
 typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;

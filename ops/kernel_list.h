@@ -76,6 +76,16 @@ KERNEL(linear_activate,
 KERNEL(linear_activate_backward, (Real *h, Gradient dbias, const Real *g, const Real *y,
                                   Activation f, int64_t R, int64_t O))
 
+/* ---------------------------------------------------------------------------------- convolution */
+
+/* out [B, rows, columns, O] = x [B, H, W, C] * weight [O, height, width, C] + bias [O] or NULL;
+ * weight and bias are Real */
+KERNEL(conv2d_forward,
+       (Real *out, const Real *x, const Real *weight, const Real *bias, Convolution c))
+/* dx, dweight, which is Real, <- the gradients, from dout */
+KERNEL(conv2d_backward_x, (Gradient dx, const Real *dout, const Real *weight, Convolution c))
+KERNEL(conv2d_backward_weight, (Gradient dweight, const Real *dout, const Real *x, Convolution c))
+
 /* --------------------------------------------------------------------------------------- layout */
 
 /* to [rows, columns] <- from, with row strides in elements */

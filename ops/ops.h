@@ -38,6 +38,21 @@ typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activati
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
+/* ---------------------------------------------------------------------------------- convolution
+ * Of images [B, H, W, C]: the channels come last. */
+
+typedef struct Conv2dOptions {
+    int64_t stride;  /* 1: pixels from one window to the next, in both directions */
+    int64_t padding; /* 0 to 2^31 - 1: pixels of value 0 around the image */
+} Conv2dOptions;
+
+/* out_byxo = bias_o + sum_ijc x_b,(y stride + i - padding),(x stride + j - padding),c weight_oijc:
+ * x [B, H, W, C], weight [O, height, width, C], bias [O] or NULL; returns [B, H', W', O],
+ * H' = (H + 2 padding - height) / stride + 1, rounded down, and W' likewise. Stores no windows.
+ * PyTorch's weight is [O, C, height, width], its images are [B, C, H, W]. Raises if no window fits
+ * into x. */
+Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options);
+
 /* ---------------------------------------------------------------------------------- elementwise
  * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where
  * sizes differ, one is 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or

@@ -385,6 +385,16 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(1, 5, 6, 8) })                                                                         \
     ROW(unfold_3_by_3, op_unfold(tape, x[0], (Window){ 3, 3, 1, 1 }), PASSES(10, 20),              \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(1, 3, 4, 2) })                                       \
+    ROW(conv2d, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ 2, 1 }), UNMEASURED,            \
+        { S(2, 5, 4, 3), P(5, 3, 2, 3), P(5) }, { S(1, 4, 5, 1), P(3, 2, 3, 1), P(3) },            \
+        { S(3, 29, 31, 5), P(9, 4, 3, 5), P(9) })                                                  \
+    ROW(conv2d_far, op_conv2d(tape, x[0], x[1], NULL, (Conv2dOptions){ 3, 4 }), UNMEASURED,        \
+        { S(2, 3, 4, 2), P(3, 5, 1, 2) }, { S(3, 29, 31, 8), P(16, 5, 1, 8) })                     \
+    ROW(conv2d_3_by_3, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .padding = 1 }),         \
+        FLOPS(18.0 * 64, 54.0 * 64), { S(SEQUENCES, 32, 32, 32), P(64, 3, 3, 32), P(64) },         \
+        { S(1, 3, 4, 2), P(3, 3, 3, 2), P(3) }, { S(5, 28, 28, 16), P(24, 3, 3, 16), P(24) })      \
+    ROW(conv2d_with_itself, op_conv2d(tape, x[0], x[0], NULL, (Conv2dOptions){ .padding = 1 }),    \
+        UNMEASURED, { P(2, 3, 3, 2) })                                                             \
     ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(2, 5, 1, 3) },       \
         { S(5, 7, 11) }, { S(3, 67, 5, 83) })                                                      \
     ROW(slice_first, op_slice(tape, x[0], 0, 1, x[0]->shape.size[0] - 1), UNMEASURED,              \

@@ -187,6 +187,12 @@ void assert_near(const char *what, const Real *a, const Real *b, int64_t count, 
                   tolerance * largest);
 }
 
+void assert_values(const Tensor *tensor, Shape of, const Real *expected)
+{
+    ck_assert_msg(shape_equal(tensor->shape, of), "the shape is %s, expected %s",
+                  shape_text(tensor->shape).text, shape_text(of).text);
+    ck_assert_mem_eq(test_values(tensor), expected, (size_t)shape_count(of) * sizeof(Real));
+}
 void assert_identical(const Real *a, const Real *b, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)

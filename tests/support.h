@@ -113,6 +113,10 @@ double relative_error(const Real *a, const Real *b, int64_t count);
                       (double)(tolerance));                                                        \
     } while (0)
 
+/* Fails unless the tensor has this shape and these values, bit by bit. */
+void assert_values(const Tensor *tensor, Shape of, const Real *expected);
+#define VALUES(...) ((const Real[]){ __VA_ARGS__ })
+
 /* Fails unless the elements are equal bit by bit; the same for all weights, by name. */
 void assert_identical(const Real *a, const Real *b, int64_t count);
 void assert_identical_weights(const Params *a, const Params *b);

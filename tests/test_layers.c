@@ -112,15 +112,18 @@ TEST(initial_weights_are_those_of_the_papers_code)
     Embedding embedding = nn_embedding(params, "embedding", 100, 40);
     Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
+    Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ 5, 5, 0, 0 });
     const struct {
         const Tensor *tensor;
         double bound;
     } uniform[] = { { linear.weight, 0.2 },
+                    { conv.weight, 0.1 },
+                    { conv.bias, 0.1 },
                     { linear.bias, 0.2 },
                     { attention.input.weight, 0.25 },
                     { attention.input.bias, 0.25 },
                     { attention.output.weight, 0.25 } };
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         const double found = largest(uniform[i].tensor);
         ck_assert_double_le(found, uniform[i].bound * (1 + 1e-6));
         ck_assert_double_ge(found, uniform[i].bound * 0.8);
@@ -224,6 +227,9 @@ TEST(invalid_configs_raise)
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
                   nn_dropout(-0.5));
     assert_raises("nn_linear_forward: the layer is NULL", nn_linear_forward(tape, NULL, NULL));
+    assert_raises("nn_conv2d_forward: the layer is NULL", nn_conv2d_forward(tape, NULL, NULL));
+    assert_raises("nn_conv2d: c: in is 3, out 0, the window 3 x 3, expected 1 or more",
+                  nn_conv2d(params, "c", 3, 0, (Window){ 3, 3, 1, 1 }));
     assert_raises("nn_embedding_forward: the layer is NULL",
                   nn_embedding_forward(tape, NULL, NULL));
     assert_raises("nn_layernorm_forward: the layer is NULL",

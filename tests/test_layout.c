@@ -26,14 +26,6 @@ static Tensor *one_to_eight(void)
     return tape_input(tape, (const Real[]){ 1, 2, 3, 4, 5, 6, 7, 8 }, shape(2, 2, 2));
 }
 
-static void assert_values(const Tensor *tensor, Shape of, const Real *expected)
-{
-    ck_assert_msg(shape_equal(tensor->shape, of), "the shape is %s, expected %s",
-                  shape_text(tensor->shape).text, shape_text(of).text);
-    ck_assert_mem_eq(test_values(tensor), expected, (size_t)shape_count(of) * sizeof(Real));
-}
-#define VALUES(...) ((const Real[]){ __VA_ARGS__ })
-
 TEST(sum_and_mean_along_each_axis)
 {
     begin();

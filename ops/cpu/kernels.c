@@ -30,6 +30,10 @@ const Kernels cpu_kernels = {
     .product = product_cpu,
     .linear_forward = linear_forward_cpu,
     .linear_activate_backward = linear_activate_backward_cpu,
+    /* convolution */
+    .conv2d_forward = conv2d_forward_cpu,
+    .conv2d_backward_x = conv2d_backward_x_cpu,
+    .conv2d_backward_weight = conv2d_backward_weight_cpu,
     /* layout */
     .transpose = transpose_cpu,
     .fold = fold_cpu,
@@ -85,6 +89,10 @@ const Kernels cpu_bf16_kernels = {
     /* products */
     .linear_activate = linear_activate_bf16,
     .linear_activate_backward = linear_activate_backward_bf16,
+    /* convolution */
+    .conv2d_forward = conv2d_forward_bf16,
+    .conv2d_backward_x = conv2d_backward_x_bf16,
+    .conv2d_backward_weight = conv2d_backward_weight_bf16,
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,

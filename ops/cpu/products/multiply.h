@@ -12,6 +12,10 @@ typedef struct ProductPiece {
     int64_t n, m, count;
 } ProductPiece;
 
+/* One product of Reals, by the faster one of the following; packed as there. Returns false if
+ * memory is exhausted. */
+bool multiply_reals(ProductPiece piece, bool accumulate, Product p, Real *packed);
+
 /* One product of Reals by register tiles (tiles.c). packed: product_workspace(p) Reals, aligned to
  * a cache line. */
 void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *packed);

@@ -38,21 +38,28 @@ static ProductPiece product_piece(Result out, Operand a, Operand b, Product p, i
                            .count = count };
 }
 
+bool multiply_reals(ProductPiece piece, bool accumulate, Product p, Real *packed)
+{
+#ifdef TAPEGRAD_ONEDNN
+    /* Multiplications from which oneDNN's product is faster: of many rows, and of few. */
+    enum { FEW = 8, MANY_WORK = 1 << 18, FEW_WORK = 1 << 13 };
+    if (piece.n * piece.m * p.k >= (piece.n > FEW ? MANY_WORK : FEW_WORK))
+        return multiply_onednn(piece, accumulate, p);
+#endif
+    multiply_tiles(piece, accumulate, p, packed);
+    return true;
+}
+
 /* Returns false if memory is exhausted. */
 static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool accumulate,
                            Product p, Real *packed)
 {
 #ifdef TAPEGRAD_ONEDNN
-    /* Multiplications from which oneDNN's product is faster: of many rows, and of few. */
-    enum { FEW = 8, MANY_WORK = 1 << 18, FEW_WORK = 1 << 13 };
     if (type == TENSOR_BF16)
         return multiply_bf16(piece, out.type, accumulate, p);
-    if (piece.n * piece.m * p.k >= (piece.n > FEW ? MANY_WORK : FEW_WORK))
-        return multiply_onednn(piece, accumulate, p);
 #endif
     (void)out, (void)type;
-    multiply_tiles(piece, accumulate, p, packed);
-    return true;
+    return multiply_reals(piece, accumulate, p, packed);
 }
 
 /* With at least one product per thread, or little work, each thread computes whole products;

@@ -1,0 +1,116 @@
+/* conv2d: images x [B, H, W, C] and O kernels, weight_o [height, width, C]; s is the stride, p the
+ * padding, and x is 0 outside the image (LeCun et al. 1989). Strictly a cross-correlation.
+ *   out_byxo = bias_o + sum_ijc x_b,(y s + i - p),(x s + j - p),c weight_oijc
+ * Backward, g = dL/dout: x_bhwc is multiplied with weight_oijc for the windows [y, x] with
+ * y s + i - p = h and x s + j - p = w,
+ *   dx_bhwc <- sum over these y, x, i, j, and o, of g_byxo weight_oijc
+ *   dweight_oijc <- sum_byx g_byxo x_b,(y s + i - p),(x s + j - p),c
+ *   dbias_o <- sum_byx g_byxo
+ * The pixels of a window's row i are consecutive in x, and their weights in weight_o: all loops run
+ * over such runs of pixels inside the image. Sums are Reals, as in products. */
+#include "ops/kernels.h"
+#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
+
+void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Real *bias,
+                          Convolution c)
+{
+    const Windows *w = &c.windows;
+    const int64_t O = c.O, size = window_size(w);
+    EACH_ROW(n, windows_count(w), O * size) {
+        for (int64_t o = 0; o < O; o++)
+            out[n * O + o] = bias ? bias[o] : 0;
+        for (int64_t i = 0; i < w->height; i++) {
+            const WindowRow row = window_row(w, n, i);
+            for (int64_t o = 0; o < O; o++)
+                out[n * O + o] +=
+                    (Real)row_dot(x + row.pixels, weight + o * size + row.first, row.length);
+        }
+    }
+}
+
+/* sum [length] += factor x */
+static void add_scaled(Real *sum, Real factor, const Real *x, int64_t length)
+{
+    PRAGMA(omp simd)
+    for (int64_t k = 0; k < length; k++)
+        sum[k] += factor * x[k];
+}
+
+void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, Convolution c)
+{
+    const Windows *w = &c.windows;
+    const int64_t O = c.O, size = window_size(w), image = w->H * w->W * w->C;
+    const int64_t per_image = w->rows * w->columns;
+    EACH_ROW(b, w->B, per_image * O * size) {
+        if (!dx.accumulate)
+            memset(dx.data + b * image, 0, (size_t)image * sizeof *dx.data);
+        for (int64_t n = b * per_image; n < (b + 1) * per_image; n++)
+            for (int64_t i = 0; i < w->height; i++) {
+                const WindowRow row = window_row(w, n, i);
+                for (int64_t o = 0; o < O; o++)
+                    add_scaled(dx.data + row.pixels, dout[n * O + o], weight + o * size + row.first,
+                               row.length);
+            }
+    }
+}
+
+void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real *x, Convolution c)
+{
+    const Windows *w = &c.windows;
+    const int64_t O = c.O, size = window_size(w);
+    EACH_ROW(o, O, windows_count(w) * size) {
+        Real *sum = dweight.data + o * size;
+        if (!dweight.accumulate)
+            memset(sum, 0, (size_t)size * sizeof *sum);
+        for (int64_t n = 0; n < windows_count(w); n++)
+            for (int64_t i = 0; i < w->height; i++) {
+                const WindowRow row = window_row(w, n, i);
+                add_scaled(sum + row.first, dout[n * O + o], x + row.pixels, row.length);
+            }
+    }
+}
+
+static void conv2d_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    const Kernels *kernels = kernels_of(x);
+    const Convolution c = *(const Convolution *)node->attributes;
+    const Real *dout = tape_upstream(node, 0);
+    const Gradient dx = tape_contribution(node, x);
+    if (dx.data)
+        kernels->conv2d_backward_x(dx, dout, weight->data, c);
+    const Gradient dweight = tape_contribution(node, weight);
+    if (dweight.data)
+        kernels->conv2d_backward_weight(dweight, dout, x->data, c);
+    const Gradient dbias = tape_contribution(node, bias);
+    if (dbias.data)
+        kernels->column_sums(dbias, dout, windows_count(&c.windows), c.O);
+}
+
+Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options)
+{
+    tape_use(tape, "op_conv2d: x", x);
+    tape_use_real(tape, "op_conv2d: weight", weight);
+    const int64_t *size = weight->shape.size, O = size[0];
+    if (weight->shape.rank != 4)
+        tape_error(tape, "op_conv2d: weight %s, expected four axes, [O, height, width, C]",
+                   tensor_text(weight).text);
+    const Windows windows = windows_over(
+        tape, "op_conv2d", x, (Window){ size[1], size[2], options.stride, options.padding });
+    if (size[3] != windows.C)
+        tape_error(tape, "op_conv2d: weight %s, expected %lld in its last axis: x %s",
+                   tensor_text(weight).text, (long long)windows.C, tensor_text(x).text);
+    if (bias)
+        tape_use_real(tape, "op_conv2d: bias", bias);
+    if (bias && !shape_equal(bias->shape, shape(O)))
+        tape_error(tape, "op_conv2d: bias %s, expected [%lld]: weight %s", tensor_text(bias).text,
+                   (long long)O, tensor_text(weight).text);
+    const Convolution c = { windows, O, tape_precision(tape) };
+    x = op_cast(tape, x, product_type(tape));
+    Tensor *out = tape_tensor_of(tape, x->type, shape(windows.B, windows.rows, windows.columns, O));
+    kernels_of(x)->conv2d_forward(out->data, x->data, weight->data, bias ? bias->data : NULL, c);
+    tape_record(tape, (Node){ "op_conv2d", conv2d_backward, .inputs = { x, weight, bias },
+                              .outputs = { out }, .attributes = tape_save(tape, &c, sizeof c) });
+    return out;
+}
