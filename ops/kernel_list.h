@@ -111,6 +111,16 @@ KERNEL(fold, (Gradient dx, const Real *dout, Windows u))
 REAL_KERNEL(store_integers,
             (int32_t *to, const int32_t *columns, const int32_t *from, int64_t R, int64_t N))
 
+/* ---------------------------------------------------------------------------------- convolution */
+
+/* out [B, rows, columns, C] = the first maximum of each window of x [B, H, W, C]; index, likewise,
+ * = its h W + w */
+KERNEL(max_pool, (Real *out, int32_t *index, const Real *x, Windows s))
+/* out = the sum of each window / (height width) */
+KERNEL(average_pool, (Real *out, const Real *x, Windows s))
+/* dx <- dout at the pixels of index or, if it is NULL, dout / (height width) at all pixels */
+KERNEL(pool_backward, (Gradient dx, const Real *dout, const int32_t *index, Windows s))
+
 /* --------------------------------------------------------------------------------------- losses */
 
 /* losses [B], Real, and the states and log_sums of ctc; ops/losses/ctc.h has the arguments */

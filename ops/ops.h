@@ -266,7 +266,8 @@ void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts);
 /* Windows of an image. */
 typedef struct Window {
     int64_t height, width; /* no default */
-    int64_t stride;        /* 1: pixels from one window to the next, in both directions */
+    int64_t stride;        /* 1; in pooling the size of a square window: pixels from one window to
+                            * the next, in both directions */
     int64_t padding;       /* 0 to 2^31 - 1: pixels of value 0 around the image */
 } Window;
 
@@ -276,6 +277,15 @@ typedef struct Window {
  * A convolution is op_linear of out; max pooling is op_max along axis 2 of
  * [B, H' W', height width, C]. Raises if no window fits into x. */
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
+/* out[b, y, x, c] = the maximum of x[b, h, w, c] over the pixels h, w of window [y, x]: x
+ * [B, H, W, C]; returns [B, H', W', C], sizes and windows as of op_unfold. A stride of 0 means the
+ * window's size: windows side by side. Padding is never the maximum, a NaN always; the first
+ * maximum gets the gradient. Raises if no window fits into x, if the padding is more than half of
+ * the window, or if the stride is 0 and the window is not square. */
+Tensor *op_max_pool(Tape *tape, Tensor *x, Window window);
+/* out[b, y, x, c] = the sum of x[b, h, w, c] over window [y, x] / (height width), likewise. Padding
+ * counts as 0, and may be larger. */
+Tensor *op_average_pool(Tape *tape, Tensor *x, Window window);
 /* to <- from, of one shape, Real or bf16: a recurrent state, or a copy of weights, is handed to a
  * later step without the host, in a replayed step too. to is a tape_persistent tensor or a weight.
  * Returns to. No gradient flows. Raises while recorded operations wait for their backward pass,

@@ -65,6 +65,22 @@ static inline Tensor *near_directions(Tape *tape, Tensor *x)
     return x;
 }
 
+/* Elements of one window that are at least 0.1 apart, so that finite differences keep its maximum. */
+static inline Tensor *far_apart(Tape *tape, Tensor *x)
+{
+    const int64_t count = tensor_count(x), *size = x->shape.size;
+    static Real *values; /* as in near_directions */
+    free(values);
+    values = malloc((size_t)count * sizeof *values);
+    if (!values)
+        abort();
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t c = i % size[3], w = i / size[3] % size[2], h = i / size[3] / size[2];
+        values[i] = (Real)((3 * h + 5 * w + 7 * c) % 16) / 2;
+    }
+    return op_add(tape, op_scale(tape, x, 0.05), tape_input(tape, values, x->shape));
+}
+
 /* out and the final state in one tensor; the initial state is positive, like sums of features. */
 static inline Tensor *attend_from_state(Tape *tape, Tensor **x,
                                         CausalLinearAttentionOptions options)
@@ -395,6 +411,20 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(1, 3, 4, 2), P(3, 3, 3, 2), P(3) }, { S(5, 28, 28, 16), P(24, 3, 3, 16), P(24) })      \
     ROW(conv2d_with_itself, op_conv2d(tape, x[0], x[0], NULL, (Conv2dOptions){ .padding = 1 }),    \
         UNMEASURED, { P(2, 3, 3, 2) })                                                             \
+    ROW(max_pool, op_max_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.5, 3),                  \
+        { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
+    ROW(max_pool_overlap, op_max_pool(tape, far_apart(tape, x[0]), (Window){ 3, 2, 1, 1 }),        \
+        UNMEASURED,                                                                                \
+        { S(2, 5, 4, 3) }, { S(1, 1, 1, 1) }, { S(3, 6, 4, 16) }, { S(2, 4, 30, 130) })            \
+    ROW(max_pool_gaps, op_max_pool(tape, far_apart(tape, x[0]), (Window){ 2, 5, 7, 1 }),           \
+        UNMEASURED,                                                                                \
+        { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
+    ROW(average_pool, op_average_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.25, 2.5),      \
+        { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
+    ROW(average_pool_overlap, op_average_pool(tape, x[0], (Window){ 5, 3, 2, 4 }), UNMEASURED,     \
+        { S(2, 5, 4, 3) }, { S(1, 1, 1, 1) }, { S(3, 6, 4, 16) }, { S(2, 4, 30, 130) })            \
+    ROW(average_pool_gaps, op_average_pool(tape, x[0], (Window){ 2, 5, 7, 0 }), UNMEASURED,        \
+        { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
     ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(2, 5, 1, 3) },       \
         { S(5, 7, 11) }, { S(3, 67, 5, 83) })                                                      \
     ROW(slice_first, op_slice(tape, x[0], 0, 1, x[0]->shape.size[0] - 1), UNMEASURED,              \

@@ -51,7 +51,10 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(unfold, { S(B_, N_, M_, H_) }) ROW(unfold_inside, { S(B_, N_ + 1, M_ + 2, H_) })           \
     ROW(conv2d, { S(B_, N_, M_, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                            \
     ROW(conv2d_3_by_3, { S(B_, N_, H_, M_), P(K_, 3, 3, M_), P(K_) })                              \
-    ROW(unfold_3_by_3, { S(B_, N_, M_, H_) }) ROW(slice, { S(B_, N_ + 4, M_) })                    \
+    ROW(unfold_3_by_3, { S(B_, N_, M_, H_) })                                                      \
+    ROW(max_pool_overlap, { S(B_, N_, M_, K_) })                                                   \
+    ROW(average_pool, { S(B_, N_ + 1, M_ + 1, K_) })                                               \
+    ROW(average_pool_overlap, { S(B_, N_, M_, H_) }) ROW(slice, { S(B_, N_ + 4, M_) })             \
     ROW(slice_half, { S(N_, M_ + 1) }) ROW(split, { S(N_, 3 * M_) })                               \
     ROW(polynomial_features, { S(N_, M_) })                                                        \
     ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \

@@ -12,6 +12,24 @@
 #include "ops/shared/internal.h"
 #include "ops/shared/rows.h"
 
+/* Row i of window n, without what is outside the image: its first pixel in x, its first weight in a
+ * kernel, and the number of elements. */
+typedef struct WindowRow {
+    int64_t pixels, weights, length;
+} WindowRow;
+
+static WindowRow window_row(const Windows *w, int64_t n, int64_t i)
+{
+    const int64_t y = n / w->columns, x = n % w->columns;
+    const int64_t h = y % w->rows * w->stride + i - w->padding;
+    const Interval inside = pixels_of_window(w, x, w->width, w->W);
+    if (h < 0 || h >= w->H || inside.first >= inside.end)
+        return (WindowRow){ 0, 0, 0 };
+    const int64_t j = inside.first - (x * w->stride - w->padding);
+    return (WindowRow){ ((y / w->rows * w->H + h) * w->W + inside.first) * w->C,
+                        (i * w->width + j) * w->C, (inside.end - inside.first) * w->C };
+}
+
 void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Real *bias,
                           Convolution c)
 {
@@ -24,7 +42,7 @@ void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Re
             const WindowRow row = window_row(w, n, i);
             for (int64_t o = 0; o < O; o++)
                 out[n * O + o] +=
-                    (Real)row_dot(x + row.pixels, weight + o * size + row.first, row.length);
+                    (Real)row_dot(x + row.pixels, weight + o * size + row.weights, row.length);
         }
     }
 }
@@ -49,8 +67,8 @@ void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, 
             for (int64_t i = 0; i < w->height; i++) {
                 const WindowRow row = window_row(w, n, i);
                 for (int64_t o = 0; o < O; o++)
-                    add_scaled(dx.data + row.pixels, dout[n * O + o], weight + o * size + row.first,
-                               row.length);
+                    add_scaled(dx.data + row.pixels, dout[n * O + o],
+                               weight + o * size + row.weights, row.length);
             }
     }
 }
@@ -66,7 +84,7 @@ void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real
         for (int64_t n = 0; n < windows_count(w); n++)
             for (int64_t i = 0; i < w->height; i++) {
                 const WindowRow row = window_row(w, n, i);
-                add_scaled(sum + row.first, dout[n * O + o], x + row.pixels, row.length);
+                add_scaled(sum + row.weights, dout[n * O + o], x + row.pixels, row.length);
             }
     }
 }

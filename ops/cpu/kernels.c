@@ -37,6 +37,10 @@ const Kernels cpu_kernels = {
     /* layout */
     .transpose = transpose_cpu,
     .fold = fold_cpu,
+    /* convolution */
+    .max_pool = max_pool_cpu,
+    .average_pool = average_pool_cpu,
+    .pool_backward = pool_backward_cpu,
     /* losses */
     /* recurrent */
     .lstm_forward = lstm_forward_cpu,
@@ -102,6 +106,10 @@ const Kernels cpu_bf16_kernels = {
     .gather_backward = gather_backward_bf16,
     .unfold = unfold_bf16,
     .fold = fold_bf16,
+    /* convolution */
+    .max_pool = max_pool_bf16,
+    .average_pool = average_pool_bf16,
+    .pool_backward = pool_backward_bf16,
     /* losses */
     .ctc_forward = ctc_forward_bf16,
     .ctc_backward = ctc_backward_bf16,

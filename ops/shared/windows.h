@@ -3,6 +3,7 @@
 #define TAPEGRAD_OPS_SHARED_WINDOWS_H
 
 #include "ops/ops.h"
+#include "tensor/kernel.h"
 
 typedef struct Windows {
     int64_t B, H, W, C;    /* x */
@@ -22,27 +23,31 @@ static inline int64_t window_size(const Windows *w)
     return w->height * w->width * w->C;
 }
 
-/* A row of a window, without what is outside the image: its first element in x and in the window,
- * and the number of elements, which are consecutive in both. */
-typedef struct WindowRow {
-    int64_t pixels, first, length;
-} WindowRow;
-
-/* Row i of window n. */
-static inline WindowRow window_row(const Windows *w, int64_t n, int64_t i)
-{
-    const int64_t b = n / w->columns / w->rows;
-    const int64_t h = n / w->columns % w->rows * w->stride + i - w->padding;
-    const int64_t left = n % w->columns * w->stride - w->padding, right = left + w->width;
-    const int64_t first = left > 0 ? left : 0, end = right < w->W ? right : w->W;
-    if (h < 0 || h >= w->H || first >= end)
-        return (WindowRow){ 0, 0, 0 };
-    return (WindowRow){ ((b * w->H + h) * w->W + first) * w->C,
-                        (i * w->width + first - left) * w->C, (end - first) * w->C };
-}
-
 /* The windows over x [B, H, W, C]; a stride of 0 means 1. Raises in the operation's name unless
  * the window's fields are in range and one window fits into x. height width C does not overflow. */
 Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window);
+
+/* first to end - 1, along one axis; none if first >= end */
+typedef struct Interval {
+    int64_t first, end;
+} Interval;
+
+/* The pixels of an axis of `size` pixels that are in window number y; a window has `length`. */
+SHARED_FUNCTION Interval pixels_of_window(const Windows *s, int64_t y, int64_t length, int64_t size)
+{
+    const int64_t first = y * s->stride - s->padding, end = first + length;
+    const Interval in = { first < 0 ? 0 : first, end < size ? end : size };
+    return in;
+}
+
+/* The windows, of `count` along an axis, that pixel number h is in. */
+SHARED_FUNCTION Interval windows_of_pixel(const Windows *s, int64_t h, int64_t length,
+                                          int64_t count)
+{
+    const int64_t last = (h + s->padding) / s->stride, before = h + s->padding - length;
+    const Interval in = { before < 0 ? 0 : before / s->stride + 1,
+                          last < count ? last + 1 : count };
+    return in;
+}
 
 #endif
