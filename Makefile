@@ -175,6 +175,7 @@ $(PICTURES): $(call part,mnist/idx mnist/image)
 $(BUILD)/tests/test_decode: $(call part,speech/decode shared/program)
 $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data model stream options)) \
     $(call part,shared/program shared/options)
+$(BUILD)/examples/convolution: LIBS += -lz
 $(BUILD)/programs/mnist $(PICTURES): LIBS += -lpng -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++

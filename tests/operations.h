@@ -65,7 +65,7 @@ static inline Tensor *near_directions(Tape *tape, Tensor *x)
     return x;
 }
 
-/* Elements of one window that are at least 0.1 apart, so that finite differences keep its maximum. */
+/* Elements of a window that are at least 0.1 apart: finite differences keep its maximum. */
 static inline Tensor *far_apart(Tape *tape, Tensor *x)
 {
     const int64_t count = tensor_count(x), *size = x->shape.size;
@@ -411,7 +411,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(1, 3, 4, 2), P(3, 3, 3, 2), P(3) }, { S(5, 28, 28, 16), P(24, 3, 3, 16), P(24) })      \
     ROW(conv2d_with_itself, op_conv2d(tape, x[0], x[0], NULL, (Conv2dOptions){ .padding = 1 }),    \
         UNMEASURED, { P(2, 3, 3, 2) })                                                             \
-    ROW(max_pool, op_max_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.5, 3),                  \
+    ROW(max_pool, op_max_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.5, 3),                 \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
     ROW(max_pool_overlap, op_max_pool(tape, far_apart(tape, x[0]), (Window){ 3, 2, 1, 1 }),        \
         UNMEASURED,                                                                                \

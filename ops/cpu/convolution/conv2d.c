@@ -64,7 +64,7 @@ static void add_windows(Real *dx, Real *windows, const Windows *w, int64_t first
     move_windows(true, windows, dx, w, first, n);
 }
 
-/* The windows of a block, as many as fit in a part of L2. */
+/* The number of windows in a block, which takes a part of L2. */
 static int64_t block_windows(const Windows *w)
 {
     enum { BLOCK = 1 << 15 };
