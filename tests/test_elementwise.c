@@ -128,6 +128,12 @@ TEST(infinite_arguments_have_their_limits)
     tape_free(tape);
 }
 
+/* Whether the numbers are equal or both are NaN. */
+static bool same_value(Real a, Real b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
 /* The gradient of a maximum and of a minimum goes to one of two equal elements, and a NaN shows. */
 TEST(maximum_and_minimum_of_equal_elements_and_of_nan)
 {
@@ -239,6 +245,38 @@ TEST(clamp_keeps_its_bounds)
                   op_clamp(tape, variable, 2, 1));
     assert_raises("op_clamp: low is 2, high is nan, expected low <= high",
                   op_clamp(tape, variable, 2, (double)NAN));
+    tape_free(tape);
+}
+
+/* The derivative at 0 is the limit; a NaN shows unless the exponent is 0. */
+TEST(pow_by_sign_and_exponent)
+{
+    const Real x[] = { -2, 0, 4, NAN }, upstream[] = { 1, 1, 1, 1 };
+    const struct {
+        double exponent;
+        Real out[4], derivative[4];
+    } cases[] = {
+        { 0, { 1, 1, 1, 1 }, { 0, 0, 0, 0 } },
+        { 1, { -2, 0, 4, NAN }, { 1, 1, 1, 1 } },
+        { 2, { 4, 0, 16, NAN }, { -4, 0, 8, NAN } },
+        { 3, { -8, 0, 64, NAN }, { 12, 0, 48, NAN } },
+        { 0.5, { NAN, 0, 2, NAN }, { NAN, INFINITY, 0.25, NAN } },
+        { 1.5, { NAN, 0, 8, NAN }, { NAN, 0, 3, NAN } },
+        { -1, { -0.5, INFINITY, 0.25, NAN }, { -0.25, -INFINITY, -0.0625, NAN } },
+    };
+    begin();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Tensor *variable = tape_variable(tape, x, shape(4));
+        Tensor *out = tensor_keep(op_pow(tape, variable, cases[c].exponent));
+        tape_backward_from(tape, out, tape_input(tape, upstream, shape(4)));
+        const Real *values = test_values(out), *dx = test_values(tensor_gradient(variable));
+        for (int i = 0; i < 4; i++)
+            ck_assert_msg(same_value(values[i], cases[c].out[i]) &&
+                              same_value(dx[i], cases[c].derivative[i]),
+                          "%g^%g is %g, its derivative %g", (double)x[i], cases[c].exponent,
+                          (double)values[i], (double)dx[i]);
+        tape_reset(tape);
+    }
     tape_free(tape);
 }
 
