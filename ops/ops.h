@@ -55,6 +55,11 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
  * to a where they are equal. */
 Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
+/* out = 1 where a = b, a < b, a <= b, else 0; of NaN, 0. Not differentiable: no gradient flows, and
+ * out alone is no loss. a > b is op_less(tape, b, a). */
+Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
+Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
+Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
 
 /* out = factor x */
 Tensor *op_scale(Tape *tape, Tensor *x, double factor);

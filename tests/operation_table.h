@@ -18,6 +18,7 @@ typedef enum Domain {
     ANY,
     POSITIVE, /* x > 0, or b > 0 */
     KINKED,   /* the derivative jumps at 0; of two inputs, where they are equal */
+    STEPPED,  /* the value jumps where the inputs are equal, and no gradient flows */
 } Domain;
 
 static inline Tensor *op_scale_by_constant(Tape *tape, Tensor *x)
@@ -86,7 +87,10 @@ static inline double gelu_du(double x)
     ROW(multiply, op_multiply, ANY, 9, a * b)                                                      \
     ROW(divide, op_divide, POSITIVE, 9, a / b)                                                     \
     ROW(maximum, op_maximum, KINKED, 9, fmax(a, b))                                                \
-    ROW(minimum, op_minimum, KINKED, 9, fmin(a, b))
+    ROW(minimum, op_minimum, KINKED, 9, fmin(a, b))                                                \
+    ROW(equal, op_equal, STEPPED, 3, a == b)                                                       \
+    ROW(less, op_less, STEPPED, 3, a < b)                                                          \
+    ROW(less_equal, op_less_equal, STEPPED, 3, a <= b)
 /* clang-format on */
 
 typedef struct Unary {

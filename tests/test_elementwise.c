@@ -153,6 +153,29 @@ TEST(maximum_and_minimum_of_equal_elements_and_of_nan)
     tape_free(tape);
 }
 
+/* A comparison of a NaN does not hold; no node is recorded, so no gradient flows. */
+TEST(comparisons_of_equal_elements_and_of_nan)
+{
+    const struct {
+        Tensor *(*operation)(Tape *tape, Tensor *a, Tensor *b);
+        Real out[6];
+    } cases[] = {
+        { op_equal, { 0, 1, 0, 0, 0, 0 } },
+        { op_less, { 1, 0, 0, 0, 0, 0 } },
+        { op_less_equal, { 1, 1, 0, 0, 0, 0 } },
+    };
+    begin();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Tensor *a = tape_variable(tape, (Real[]){ 1, 2, 3, NAN, 2, NAN }, shape(6));
+        Tensor *b = tape_variable(tape, (Real[]){ 2, 2, 2, 2, NAN, NAN }, shape(6));
+        Tensor *out = cases[c].operation(tape, a, b);
+        ck_assert_mem_eq(test_values(out), cases[c].out, sizeof cases[c].out);
+        ck_assert(!tape_has_recorded(tape) && !out->requires_grad);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
 static const Unary *unary_named(const char *name)
 {
     int u = 0;
