@@ -22,6 +22,10 @@ KERNEL(binary_forward, (BinaryFunction f, Real *out, const Real *a, Broadcast a_
  * elements by its view, is a or b, whichever the function's row names */
 KERNEL(binary_backward, (BinaryFunction f, int side, Gradient dx, const Real *dout,
                          const Real *out, const Real *read, Broadcast view))
+/* out [n] = a where c is not 0, else b; c, a and b broadcast */
+KERNEL(where_forward, (Real *out, Choice in, int64_t n))
+/* dx [n] <- dout where a (of_a) or b is chosen, else 0; c broadcast to n elements by its view */
+KERNEL(where_backward, (Gradient dx, bool of_a, const Real *dout, const Real *c, Broadcast c_view))
 /* out [O, P, M, Q, I] <- factor x [P, Q], repeated; x is Real if real_x */
 KERNEL(broadcast_copy, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_x))
 /* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out */

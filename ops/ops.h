@@ -60,6 +60,10 @@ Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
+/* out = a where condition is not 0 (a NaN is not 0), else b, all three broadcast together. What is
+ * not chosen reaches neither out nor a gradient, even if it is NaN. condition, such as a comparison
+ * or a mask, gets no gradient. */
+Tensor *op_where(Tape *tape, Tensor *condition, Tensor *a, Tensor *b);
 
 /* out = factor x */
 Tensor *op_scale(Tape *tape, Tensor *x, double factor);

@@ -244,6 +244,11 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
+    ROW(where, op_where(tape, x[2], x[0], x[1]), PASSES(4, 10),                                    \
+        { S(ROWS, WIDTH), S(ROWS, WIDTH), S(ROWS, WIDTH) }, { S(5), S(5), WEIGHTS(5) },            \
+        { S(3, 7), S(7), WEIGHTS(3, 1) }, { S(2, 3, 1), S(2, 1, 5), WEIGHTS(5) },                  \
+        { S(4, 1, 3), S(1, 1), WEIGHTS(2, 4, 5, 1) }, { S(1), S(1), WEIGHTS(9, 5) },               \
+        { S(37, 1100), S(37, 1100), WEIGHTS(37, 1100) }, { S(1100), S(37, 1), WEIGHTS(37, 1100) }) \
     ROW(dropout, op_dropout(tape, x[0], 0.3), PASSES(2, 4), { S(ROWS, WIDTH) }, { S(131) },        \
         { S(5, 7, 11) })                                                                           \
     ROW(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])), UNMEASURED,        \

@@ -405,6 +405,96 @@ TEST(misuse_of_binary_raises)
     tape_free(tape);
 }
 
+/* ---------------------------------------------------------------------------------------- where */
+TEST(where_keeps_out_what_is_not_chosen)
+{
+    begin();
+    Tensor *condition = tape_input(tape, (Real[]){ 1, 0, -2, -0.0, NAN }, shape(5));
+    Tensor *a = tape_variable(tape, (Real[]){ 1, NAN, 3, INFINITY, 5 }, shape(5));
+    Tensor *b = tape_variable(tape, (Real[]){ NAN, 20, NAN, 40, NAN }, shape(5));
+    Tensor *out = tensor_keep(op_where(tape, condition, a, b));
+    ck_assert_mem_eq(test_values(out), ((Real[]){ 1, 20, 3, 40, 5 }), 5 * sizeof(Real));
+    /* a NaN upstream reaches the gradient of the chosen element alone */
+    tape_backward_from(tape, out, tape_input(tape, (Real[]){ 1, 2, NAN, NAN, 5 }, shape(5)));
+    const Real *da = test_values(tensor_gradient(a)), *db = test_values(tensor_gradient(b));
+    const Real da_expected[] = { 1, 0, NAN, 0, 5 }, db_expected[] = { 0, 2, 0, NAN, 0 };
+    for (int i = 0; i < 5; i++)
+        ck_assert_msg(same_value(da[i], da_expected[i]) && same_value(db[i], db_expected[i]),
+                      "element %d: da is %g, db %g", i, (double)da[i], (double)db[i]);
+    tape_free(tape);
+}
+
+TEST(values_of_where_broadcast)
+{
+    const Shape shapes[][3] = {
+        { shape_scalar(), shape_scalar(), shape_scalar() },
+        { shape(7), shape_scalar(), shape(7) },
+        { shape(3, 1), shape(5), shape(2, 1, 1) },
+        { shape(33, 1), shape(33, 1025), shape(1025) },
+        { shape(1030), shape(9, 1, 1), shape(1, 5, 1) },
+        { shape(2, 1, 4, 1), shape(3, 1, 5), shape(5) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        Real *values[3];
+        Tensor *x[3];
+        for (int i = 0; i < 3; i++) {
+            values[i] = test_normal((uint64_t)i + 1, shape_count(shapes[s][i]));
+            for (int64_t j = 0; i == 0 && j < shape_count(shapes[s][0]); j++)
+                values[0][j] = (Real)(values[0][j] > 0);
+            x[i] = tape_input(tape, values[i], shapes[s][i]);
+        }
+        Tensor *out = op_where(tape, x[0], x[1], x[2]);
+        const Shape expected = op_add(tape, op_add(tape, x[0], x[1]), x[2])->shape;
+        ck_assert(shape_equal(out->shape, expected));
+        const Real *found = test_values(out);
+        for (int64_t i = 0; i < tensor_count(out); i++) {
+            const int chosen = values[0][broadcast_offset(shapes[s][0], expected, i)] != 0 ? 1 : 2;
+            ck_assert_msg(found[i] ==
+                              values[chosen][broadcast_offset(shapes[s][chosen], expected, i)],
+                          "shapes %zu, element %lld", s, (long long)i);
+        }
+    }
+    tape_free(tape);
+}
+
+/* Of a comparison: out is max(a, b). */
+TEST(where_of_less_is_the_maximum)
+{
+    enum { COUNT = 5000 };
+    begin();
+    Tensor *a = tape_variable(tape, test_normal(1, COUNT), shape(COUNT));
+    Tensor *b = tape_variable(tape, test_normal(2, COUNT), shape(COUNT));
+    Tensor *out = tensor_keep(op_where(tape, op_less(tape, a, b), b, a));
+    assert_identical(test_values(out), test_values(op_maximum(tape, a, b)), COUNT);
+    tape_backward(tape, op_sum(tape, out, ALL_AXES));
+    const Real *da = test_values(tensor_gradient(a)), *db = test_values(tensor_gradient(b));
+    const Real *values = test_values(a), *others = test_values(b);
+    for (int i = 0; i < COUNT; i++)
+        ck_assert(da[i] == (values[i] >= others[i]) && db[i] == (values[i] < others[i]));
+    tape_free(tape);
+}
+
+TEST(misuse_of_where_raises)
+{
+    const Real values[12] = { 0 };
+    begin();
+    Tensor *c = tape_input(tape, values, shape(2, 3)), *x = tape_input(tape, values, shape(3));
+    Tensor *integers = tape_input_i32(tape, (const int32_t[]){ 1, 0, 1 }, shape(3));
+    assert_raises("op_where: condition is NULL", op_where(tape, NULL, x, x));
+    assert_raises("op_where: a is NULL", op_where(tape, c, NULL, x));
+    assert_raises("op_where: b is NULL", op_where(tape, c, x, NULL));
+    assert_raises("op_where: condition has dtype int32, expected Real",
+                  op_where(tape, integers, x, x));
+    assert_raises("op_where: the shapes do not fit: condition is [2,3], a is [3], b is [2,2]; "
+                  "expected sizes that are equal or 1, aligned at the last axis",
+                  op_where(tape, c, x, tape_input(tape, values, shape(2, 2))));
+    assert_raises("op_where: the shapes do not fit: condition is [2,3], a is [4,3], b is [3]; "
+                  "expected sizes that are equal or 1, aligned at the last axis",
+                  op_where(tape, c, tape_input(tape, values, shape(4, 3)), x));
+    tape_free(tape);
+}
+
 /* ------------------------------------------------------------------------------------ broadcast */
 TEST(values_of_broadcast_to)
 {
