@@ -98,6 +98,8 @@ KERNEL(embedding_backward, (Gradient dweight, const Real *dout, const int32_t *i
 KERNEL(gather_forward, (Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K))
 /* dx[o, index[o, k, i], i] += dout[o, k, i], in the order of k */
 KERNEL(gather_backward, (Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K))
+/* out [R, C], Real, = 1 at column indices [R], else 0 */
+REAL_KERNEL(one_hot, (Real *out, const int32_t *indices, int64_t R, int64_t C))
 /* out [B, rows, columns, height, width, C] = the windows of x [B, H, W, C]; dx <- their sums */
 KERNEL(unfold, (Real *out, const Real *x, Unfold u))
 KERNEL(fold, (Gradient dx, const Real *dout, Unfold u))

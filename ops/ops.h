@@ -160,6 +160,8 @@ enum { ALL_AXES = INT32_MAX };
 Tensor *op_sum(Tape *tape, Tensor *x, int axis);
 /* out = sum_j x_j / n over n elements, of dtype Real */
 Tensor *op_mean(Tape *tape, Tensor *x, int axis);
+/* out = sum_j (x_j - mean)^2 / n over n elements, the biased variance, of dtype Real */
+Tensor *op_variance(Tape *tape, Tensor *x, int axis);
 /* out = max_j x_j, or NaN if an element is NaN. The first maximum gets the gradient. */
 Tensor *op_max(Tape *tape, Tensor *x, int axis);
 /* out = the first j with the largest x_j, int32, not differentiable; NaN counts as the largest.
@@ -238,6 +240,9 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
  * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
+/* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], of dtype
+ * Real, not differentiable. Raises if an index is outside [0, classes), or indices has 4 axes. */
+Tensor *op_one_hot(Tape *tape, Tensor *indices, int64_t classes);
 /* out = x with another shape, in row-major order; shares storage and gradient with x. Raises unless
  * both have the same number of elements. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
@@ -247,6 +252,9 @@ Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
 Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
+/* out's axis i is x's axis axes[i], for the rank of x in axes (copies): op_transpose at most three
+ * times. Returns x itself if the order is x's own. Raises unless axes has each axis of x once. */
+Tensor *op_permute(Tape *tape, Tensor *x, const int *axes);
 /* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..]
  * and so on; returns [.., n_0 + n_1 + ..., ..]. Raises unless the other axes are equal. */
 Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis);
@@ -256,6 +264,9 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+/* out[.., ..] = x[.., index, ..], without the axis (a copy). Raises unless 0 <= index < the size of
+ * the axis. */
+Tensor *op_select(Tape *tape, Tensor *x, int axis, int64_t index);
 /* parts_i[.., j, ..] = x[.., i n / count + j, ..], j < n / count: x's axis `axis` of size n in
  * `count` equal parts (copies), which are stored in the array parts. Raises unless count divides
  * n. */
