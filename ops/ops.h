@@ -60,9 +60,9 @@ Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
-/* out = a where condition is not 0 (a NaN is not 0), else b, all three broadcast together. What is
- * not chosen reaches neither out nor a gradient, even if it is NaN. condition, such as a comparison
- * or a mask, gets no gradient. */
+/* out = a where condition is not 0 (a NaN is not 0), else b, all three broadcast together. A NaN
+ * that is not chosen reaches neither out nor a gradient. condition, such as a comparison or a mask,
+ * gets no gradient. */
 Tensor *op_where(Tape *tape, Tensor *condition, Tensor *a, Tensor *b);
 
 /* out = factor x */
@@ -73,7 +73,7 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
  * allowed. Raises unless low <= high. */
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
 /* out = x^exponent; NaN for x < 0 unless the exponent is an integer. Exponent 0: out is 1 and the
- * derivative 0, everywhere. At x = 0 the derivative is its limit, infinite for exponents below 1. */
+ * derivative 0, everywhere. Exponents below 1 but 0: the derivative at 0 is infinite. */
 Tensor *op_pow(Tape *tape, Tensor *x, double exponent);
 /* out = sqrt x, x >= 0; the derivative at 0 is infinite */
 Tensor *op_sqrt(Tape *tape, Tensor *x);
@@ -240,8 +240,8 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
  * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
-/* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], of dtype
- * Real, not differentiable. Raises if an index is outside [0, classes), or indices has 4 axes. */
+/* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], Real,
+ * not differentiable. Raises if an index is outside [0, classes), or indices has 4 axes. */
 Tensor *op_one_hot(Tape *tape, Tensor *indices, int64_t classes);
 /* out = x with another shape, in row-major order; shares storage and gradient with x. Raises unless
  * both have the same number of elements. */

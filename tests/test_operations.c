@@ -112,8 +112,8 @@ static Tensor *square_distance(Tape *tape, Tensor *a, Tensor *b)
     return op_square(tape, op_subtract(tape, a, b));
 }
 
-/* A comparison, which passes no gradient, plus a term that has one: of clamped inputs, many of which
- * are equal, or, smooth, times (a - b)^2. */
+/* A comparison, which passes no gradient, plus a term that has one: of clamped inputs, many of them
+ * equal, or, smooth, times (a - b)^2. */
 static Tensor *apply_stepped(const Binary *stepped, Tape *tape, Tensor **x, bool smooth)
 {
     Tensor *distance = square_distance(tape, x[0], x[1]), *step;

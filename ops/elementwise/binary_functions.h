@@ -12,7 +12,7 @@
  *
  *     STEP(less, a < b ? 1 : 0)
  *
- * is piecewise constant: its derivatives are 0, so out requires no gradient and no node is recorded.
+ * is piecewise constant: its derivatives are 0, out requires no gradient, no node is recorded.
  * The rows make the loops of binary.c and the kernels of ops/cuda/elementwise/binary.cu.
  *
  * add: out = a + b            d out / da = 1        d out / db = 1
@@ -21,7 +21,7 @@
  * divide: out = a / b         d out / da = 1 / b    d out / db = -a / b^2 = -out / b
  * maximum: out = max(a, b)    d out / da = 1 where out = a, else 0    d out / db = 1 - d out / da
  * minimum: out = min(a, b)    likewise; the comparisons let a NaN pass
- * equal, less, less_equal: out = 1 where the comparison holds, else 0; it does not hold for a NaN */
+ * equal, less, less_equal: out = 1 where the comparison holds, else 0, as for a NaN */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 

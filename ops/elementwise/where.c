@@ -37,7 +37,7 @@ void where_backward_plain(Gradient dx, bool of_a, const Real *dout, const Real *
     }
 }
 
-/* As in binary.c, the gradient of a repeated x goes through a workspace. */
+/* As in binary.c, the gradient of a repeated x is summed from a workspace. */
 static void contribute_chosen(Node *node, Tensor *x, bool of_a)
 {
     const Tensor *c = node->inputs[0], *out = node->outputs[0];

@@ -1,4 +1,4 @@
-/* sum, mean and variance along one axis of x [outer, size, inner], or over all of x as [1, size, 1]:
+/* sum and mean along one axis of x [outer, size, inner], or over all of x as [1, size, 1]:
  *   out[o, i] = f sum_j x[o, j, i], f = 1 for the sum, 1 / size for the mean
  * Backward, g = dL/dout, is a broadcast along the axis:
  *   dx[o, j, i] <- f g[o, i]
