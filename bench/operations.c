@@ -39,7 +39,7 @@ static void run_case(void *context)
 {
     Case *c = context;
     Tensor *out = run_forward(c);
-    if (c->backward)
+    if (c->backward && out->requires_grad) /* a comparison has no backward pass */
         tape_backward_from(c->tape, out, out);
     params_zero_gradients(c->params);
 }

@@ -22,6 +22,10 @@ KERNEL(binary_forward, (BinaryFunction f, Real *out, const Real *a, Broadcast a_
  * elements by its view, is a or b, whichever the function's row names */
 KERNEL(binary_backward, (BinaryFunction f, int side, Gradient dx, const Real *dout,
                          const Real *out, const Real *read, Broadcast view))
+/* out [n] = a where c is not 0, else b; c, a and b broadcast */
+KERNEL(where_forward, (Real *out, Choice in, int64_t n))
+/* dx [n] <- dout where a (of_a) or b is chosen, else 0; c broadcast to n elements by its view */
+KERNEL(where_backward, (Gradient dx, bool of_a, const Real *dout, const Real *c, Broadcast c_view))
 /* out [O, P, M, Q, I] <- factor x [P, Q], repeated; x is Real if real_x */
 KERNEL(broadcast_copy, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_x))
 /* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out */
@@ -104,6 +108,8 @@ KERNEL(embedding_backward, (Gradient dweight, const Real *dout, const int32_t *i
 KERNEL(gather_forward, (Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K))
 /* dx[o, index[o, k, i], i] += dout[o, k, i], in the order of k */
 KERNEL(gather_backward, (Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K))
+/* out [R, C], Real, = 1 at column indices [R], else 0 */
+REAL_KERNEL(one_hot, (Real *out, const int32_t *indices, int64_t R, int64_t C))
 /* out [B, rows, columns, height, width, C] = the windows of x [B, H, W, C]; dx <- their sums */
 KERNEL(unfold, (Real *out, const Real *x, Windows u))
 KERNEL(fold, (Gradient dx, const Real *dout, Windows u))

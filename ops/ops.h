@@ -70,6 +70,15 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
  * to a where they are equal. */
 Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
+/* out = 1 where a = b, a < b, a <= b, else 0; of NaN, 0. Not differentiable: no gradient flows, and
+ * out alone is no loss. a > b is op_less(tape, b, a). */
+Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
+Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
+Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
+/* out = a where condition is not 0 (a NaN is not 0), else b, all three broadcast together. A NaN
+ * that is not chosen reaches neither out nor a gradient. condition, such as a comparison or a mask,
+ * gets no gradient. */
+Tensor *op_where(Tape *tape, Tensor *condition, Tensor *a, Tensor *b);
 
 /* out = factor x */
 Tensor *op_scale(Tape *tape, Tensor *x, double factor);
@@ -78,6 +87,9 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
 /* out = min(max(x, low), high); its derivative is 1 for low <= x <= high. Infinite bounds are
  * allowed. Raises unless low <= high. */
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
+/* out = x^exponent; NaN for x < 0 unless the exponent is an integer. Exponent 0: out is 1 and the
+ * derivative 0, everywhere. Exponents below 1 but 0: the derivative at 0 is infinite. */
+Tensor *op_pow(Tape *tape, Tensor *x, double exponent);
 /* out = sqrt x, x >= 0; the derivative at 0 is infinite */
 Tensor *op_sqrt(Tape *tape, Tensor *x);
 /* out = x^2 */
@@ -163,6 +175,8 @@ enum { ALL_AXES = INT32_MAX };
 Tensor *op_sum(Tape *tape, Tensor *x, int axis);
 /* out = sum_j x_j / n over n elements, of dtype Real */
 Tensor *op_mean(Tape *tape, Tensor *x, int axis);
+/* out = sum_j (x_j - mean)^2 / n over n elements, the biased variance, of dtype Real */
+Tensor *op_variance(Tape *tape, Tensor *x, int axis);
 /* out = max_j x_j, or NaN if an element is NaN. The first maximum gets the gradient. */
 Tensor *op_max(Tape *tape, Tensor *x, int axis);
 /* out = the first j with the largest x_j, int32, not differentiable; NaN counts as the largest.
@@ -241,6 +255,9 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
  * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
+/* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], Real,
+ * not differentiable. Raises if an index is outside [0, classes), or indices has 4 axes. */
+Tensor *op_one_hot(Tape *tape, Tensor *indices, int64_t classes);
 /* out = x with another shape, in row-major order; shares storage and gradient with x. Raises unless
  * both have the same number of elements. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
@@ -250,6 +267,9 @@ Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
 Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
+/* out's axis i is x's axis axes[i], for the rank of x in axes (copies): op_transpose at most three
+ * times. Returns x itself if the order is x's own. Raises unless axes has each axis of x once. */
+Tensor *op_permute(Tape *tape, Tensor *x, const int *axes);
 /* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..]
  * and so on; returns [.., n_0 + n_1 + ..., ..]. Raises unless the other axes are equal. */
 Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis);
@@ -259,6 +279,9 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+/* out[.., ..] = x[.., index, ..], without the axis (a copy). Raises unless 0 <= index < the size of
+ * the axis. */
+Tensor *op_select(Tape *tape, Tensor *x, int axis, int64_t index);
 /* parts_i[.., j, ..] = x[.., i n / count + j, ..], j < n / count: x's axis `axis` of size n in
  * `count` equal parts (copies), which are stored in the array parts. Raises unless count divides
  * n. */

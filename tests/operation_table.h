@@ -18,6 +18,7 @@ typedef enum Domain {
     ANY,
     POSITIVE, /* x > 0, or b > 0 */
     KINKED,   /* the derivative jumps at 0; of two inputs, where they are equal */
+    STEPPED,  /* the value jumps where the inputs are equal, and no gradient flows */
 } Domain;
 
 static inline Tensor *op_scale_by_constant(Tape *tape, Tensor *x)
@@ -31,6 +32,10 @@ static inline Tensor *op_add_constant(Tape *tape, Tensor *x)
 static inline Tensor *op_clamp_between(Tape *tape, Tensor *x)
 {
     return op_clamp(tape, x, 0, 1000);
+}
+static inline Tensor *op_pow_of_constant(Tape *tape, Tensor *x)
+{
+    return op_pow(tape, x, 1.75);
 }
 
 /* For gelu: the normal distribution function and its density; (1 + tanh u(x)) / 2 of the
@@ -69,6 +74,7 @@ static inline double gelu_du(double x)
     ROW(scale, op_scale_by_constant, ANY, 4e-7, -2.5 * x, -2.5)                                    \
     ROW(add_scalar, op_add_constant, ANY, 4e-7, x + 0.75, 1)                                       \
     ROW(clamp, op_clamp_between, KINKED, 4e-7, fmin(fmax(x, 0), 1000), x >= 0 && x <= 1000)        \
+    ROW(pow, op_pow_of_constant, POSITIVE, 4e-7, pow(x, 1.75), 1.75 * pow(x, 0.75))                \
     ROW(sqrt, op_sqrt, POSITIVE, 4e-7, sqrt(x), 0.5 / sqrt(x))                                     \
     ROW(square, op_square, ANY, 4e-7, x * x, 2 * x)                                                \
     ROW(abs, op_abs, KINKED, 4e-7, fabs(x), (x > 0) - (x < 0))                                     \
@@ -81,7 +87,10 @@ static inline double gelu_du(double x)
     ROW(multiply, op_multiply, ANY, 9, a * b)                                                      \
     ROW(divide, op_divide, POSITIVE, 9, a / b)                                                     \
     ROW(maximum, op_maximum, KINKED, 9, fmax(a, b))                                                \
-    ROW(minimum, op_minimum, KINKED, 9, fmin(a, b))
+    ROW(minimum, op_minimum, KINKED, 9, fmin(a, b))                                                \
+    ROW(equal, op_equal, STEPPED, 3, a == b)                                                       \
+    ROW(less, op_less, STEPPED, 3, a < b)                                                          \
+    ROW(less_equal, op_less_equal, STEPPED, 3, a <= b)
 /* clang-format on */
 
 typedef struct Unary {

@@ -260,6 +260,11 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
+    ROW(where, op_where(tape, x[2], x[0], x[1]), PASSES(4, 10),                                    \
+        { S(ROWS, WIDTH), S(ROWS, WIDTH), S(ROWS, WIDTH) }, { S(5), S(5), WEIGHTS(5) },            \
+        { S(3, 7), S(7), WEIGHTS(3, 1) }, { S(2, 3, 1), S(2, 1, 5), WEIGHTS(5) },                  \
+        { S(4, 1, 3), S(1, 1), WEIGHTS(2, 4, 5, 1) }, { S(1), S(1), WEIGHTS(9, 5) },               \
+        { S(37, 1100), S(37, 1100), WEIGHTS(37, 1100) }, { S(1100), S(37, 1), WEIGHTS(37, 1100) }) \
     ROW(dropout, op_dropout(tape, x[0], 0.3), PASSES(2, 4), { S(ROWS, WIDTH) }, { S(131) },        \
         { S(5, 7, 11) })                                                                           \
     ROW(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])), UNMEASURED,        \
@@ -299,6 +304,11 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(mean, op_mean(tape, x[0], ALL_AXES), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 41) })         \
     ROW(mean_rows, op_mean(tape, x[0], -1), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 1100) })        \
     ROW(mean_middle, op_mean(tape, x[0], -2), UNMEASURED, { S(2, 3, 4, 5) }, { S(3, 5, 40, 33) })  \
+    ROW(variance, op_variance(tape, x[0], ALL_AXES), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 41) }) \
+    ROW(variance_rows, op_variance(tape, x[0], -1), PASSES(1, 3), { S(ROWS, WIDTH) },              \
+        { S(2, 3, 4, 5) }, { S(37, 1100) })                                                        \
+    ROW(variance_middle, op_variance(tape, x[0], 1), UNMEASURED, { S(2, 3, 4, 5) },                \
+        { S(5, 300, 11) })                                                                         \
     ROW(max, op_max(tape, x[0], ALL_AXES), UNMEASURED, { S(2, 3, 4) }, { S(37, 41) })              \
     ROW(max_rows, op_max(tape, x[0], -1), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(2, 3, 4) },        \
         { S(5, 7, 111) })                                                                          \
@@ -371,6 +381,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(2, 35, 37, 3) })                                                                       \
     ROW(transpose_far, op_transpose(tape, x[0], 0, 3), UNMEASURED, { S(2, 3, 4, 5) },              \
         { S(2, 5, 7, 3) }, { S(3, 67, 5, 83) })                                                    \
+    ROW(permute, op_permute(tape, x[0], (const int[]){ 2, 3, 1, 0 }), UNMEASURED,                  \
+        { S(2, 3, 4, 5) }, { S(2, 35, 37, 3) })                                                    \
     ROW(broadcast_to, op_broadcast_to(tape, x[0], shape(4, 7, 5, 16)), UNMEASURED,                 \
         { S(4, 7, 5, 1) }, { S(4, 1, 5, 1) }, { S(5, 1) }, { S(16) }, { S(4, 7, 1, 1) },           \
         { S(4, 7, 1, 16) })                                                                        \
@@ -388,6 +400,9 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(7), INTEGERS(7, 9) }, { S(3, 5), INTEGERS(5, 3, 1) },                                  \
         { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) },                  \
         { S(700, 33), INTEGERS(33, 700, 25) })                                                     \
+    ROW(one_hot, op_multiply(tape, x[0], op_one_hot(tape, x[1], x[0]->shape.size[2])), UNMEASURED, \
+        { S(2, 3, 7), INTEGERS(7, 2, 3) }, { S(3, 67, 83), INTEGERS(83, 3, 67) },                  \
+        { S(5, 7, 1), INTEGERS(1, 5, 7) })                                                         \
     ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
         { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) },                                                     \
         { S(2, 4, 90, 25) })                                                                       \
@@ -431,6 +446,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(7) }, { S(3, 2, 4) }, { S(3, 67, 83) })                                                \
     ROW(slice_half, op_slice(tape, x[0], -1, 0, x[0]->shape.size[1] / 2), PASSES(1, 2.5),          \
         { S(ROWS, WIDTH) }, { S(3, 7) })                                                           \
+    ROW(select, op_select(tape, x[0], -2, 1), UNMEASURED, { S(2, 3, 4) }, { S(2, 5) },             \
+        { S(5, 67, 7, 83) })                                                                       \
     ROW(split, (op_split(tape, x[0], -1, 3, x + 1), op_multiply(tape, x[1], x[3])), UNMEASURED,    \
         { S(2, 6) }, { S(3, 5, 12) })                                                              \
     ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \

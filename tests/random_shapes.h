@@ -27,6 +27,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(linear_gelu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(linear_gelu_tanh, { S(B_, N_, K_), P(M_, K_), P(M_) })                                     \
     ROW(add_row, { S(B_, N_, M_), S(M_) }) ROW(dropout, { S(B_, N_, M_) })                         \
+    ROW(where, { S(ONE_OR(B_, K_), N_ + 2, M_), S(B_, 1, M_), WEIGHTS(N_ + 2, ONE_OR(M_, H_)) })   \
     ROW(used_twice, { S(N_, M_) }) ROW(softmax, { S(B_, N_, M_) })                                 \
     ROW(log_softmax, { S(N_, M_ * K_) }) ROW(layernorm, { S(B_, N_, M_), P(M_), P(M_) })           \
     ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
@@ -34,6 +35,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(sum, { S(B_, N_, M_) }) ROW(sum_rows, { S(B_, N_, M_) }) ROW(sum_first, { S(N_, M_) })     \
     ROW(sum_middle, { S(B_, N_, H_, M_) }) ROW(mean, { S(N_, M_) })                                \
     ROW(mean_rows, { S(B_, N_, M_) }) ROW(mean_middle, { S(B_, N_, M_) })                          \
+    ROW(variance, { S(N_, M_) }) ROW(variance_rows, { S(N_, M_) })                                 \
+    ROW(variance_middle, { S(B_, N_, M_) })                                                        \
     ROW(max, { S(N_, M_) }) ROW(max_rows, { S(B_, N_, M_) }) ROW(max_middle, { S(B_, N_, M_) })    \
     ROW(cumulative_sum, { S(B_, N_, M_) }) ROW(reverse_cumulative_sum, { S(B_, N_, M_) })          \
     ROW(mean_squared_error, { S(N_, M_), S(N_, M_) })                                              \
@@ -43,6 +46,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(embedding, { P(M_, K_), INTEGERS((int32_t)M_, B_, N_) }) ROW(reshape, { S(3, 2, 5) })      \
     ROW(transpose, { S(N_, M_, H_) }) ROW(transpose_middle, { S(B_, N_, M_, H_) })                 \
     ROW(transpose_far, { S(N_, B_, H_, M_) })                                                      \
+    ROW(permute, { S(B_, N_, M_, H_) }) ROW(select, { S(B_, N_ + 1, M_) })                         \
+    ROW(one_hot, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_) })                                 \
     ROW(broadcast_to, { S(ONE_OR(4, B_), ONE_OR(7, N_), ONE_OR(5, H_), ONE_OR(16, M_)) })          \
     ROW(concat, { S(B_, N_, M_), S(B_, N_, K_) })                                                  \
     ROW(concat_middle, { S(B_, N_, M_), S(B_, K_, M_) })                                           \

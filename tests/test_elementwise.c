@@ -128,6 +128,12 @@ TEST(infinite_arguments_have_their_limits)
     tape_free(tape);
 }
 
+/* Whether the numbers are equal or both are NaN. */
+static bool same_value(Real a, Real b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
 /* The gradient of a maximum and of a minimum goes to one of two equal elements, and a NaN shows. */
 TEST(maximum_and_minimum_of_equal_elements_and_of_nan)
 {
@@ -142,6 +148,29 @@ TEST(maximum_and_minimum_of_equal_elements_and_of_nan)
         ck_assert(values[0] == 2 && isnan(values[1]) && isnan(values[2]));
         ck_assert_double_eq((double)test_values(tensor_gradient(a))[0], 1);
         ck_assert_double_eq((double)test_values(tensor_gradient(b))[0], 0);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
+/* A comparison of a NaN does not hold; no node is recorded, so no gradient flows. */
+TEST(comparisons_of_equal_elements_and_of_nan)
+{
+    const struct {
+        Tensor *(*operation)(Tape *tape, Tensor *a, Tensor *b);
+        Real out[6];
+    } cases[] = {
+        { op_equal, { 0, 1, 0, 0, 0, 0 } },
+        { op_less, { 1, 0, 0, 0, 0, 0 } },
+        { op_less_equal, { 1, 1, 0, 0, 0, 0 } },
+    };
+    begin();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Tensor *a = tape_variable(tape, (Real[]){ 1, 2, 3, NAN, 2, NAN }, shape(6));
+        Tensor *b = tape_variable(tape, (Real[]){ 2, 2, 2, 2, NAN, NAN }, shape(6));
+        Tensor *out = cases[c].operation(tape, a, b);
+        ck_assert_mem_eq(test_values(out), cases[c].out, sizeof cases[c].out);
+        ck_assert(!tape_has_recorded(tape) && !out->requires_grad);
         tape_reset(tape);
     }
     tape_free(tape);
@@ -239,6 +268,38 @@ TEST(clamp_keeps_its_bounds)
                   op_clamp(tape, variable, 2, 1));
     assert_raises("op_clamp: low is 2, high is nan, expected low <= high",
                   op_clamp(tape, variable, 2, (double)NAN));
+    tape_free(tape);
+}
+
+/* The derivative at 0 is the limit; a NaN shows unless the exponent is 0. */
+TEST(pow_by_sign_and_exponent)
+{
+    const Real x[] = { -2, 0, 4, NAN }, upstream[] = { 1, 1, 1, 1 };
+    const struct {
+        double exponent;
+        Real out[4], derivative[4];
+    } cases[] = {
+        { 0, { 1, 1, 1, 1 }, { 0, 0, 0, 0 } },
+        { 1, { -2, 0, 4, NAN }, { 1, 1, 1, 1 } },
+        { 2, { 4, 0, 16, NAN }, { -4, 0, 8, NAN } },
+        { 3, { -8, 0, 64, NAN }, { 12, 0, 48, NAN } },
+        { 0.5, { NAN, 0, 2, NAN }, { NAN, INFINITY, 0.25, NAN } },
+        { 1.5, { NAN, 0, 8, NAN }, { NAN, 0, 3, NAN } },
+        { -1, { -0.5, INFINITY, 0.25, NAN }, { -0.25, -INFINITY, -0.0625, NAN } },
+    };
+    begin();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Tensor *variable = tape_variable(tape, x, shape(4));
+        Tensor *out = tensor_keep(op_pow(tape, variable, cases[c].exponent));
+        tape_backward_from(tape, out, tape_input(tape, upstream, shape(4)));
+        const Real *values = test_values(out), *dx = test_values(tensor_gradient(variable));
+        for (int i = 0; i < 4; i++)
+            ck_assert_msg(same_value(values[i], cases[c].out[i]) &&
+                              same_value(dx[i], cases[c].derivative[i]),
+                          "%g^%g is %g, its derivative %g", (double)x[i], cases[c].exponent,
+                          (double)values[i], (double)dx[i]);
+        tape_reset(tape);
+    }
     tape_free(tape);
 }
 
@@ -341,6 +402,96 @@ TEST(misuse_of_binary_raises)
                           binaries[o].operation(tape, a, tape_input(tape, values, wrong[w])));
         }
     }
+    tape_free(tape);
+}
+
+/* ---------------------------------------------------------------------------------------- where */
+TEST(where_keeps_out_what_is_not_chosen)
+{
+    begin();
+    Tensor *condition = tape_input(tape, (Real[]){ 1, 0, -2, -0.0, NAN }, shape(5));
+    Tensor *a = tape_variable(tape, (Real[]){ 1, NAN, 3, INFINITY, 5 }, shape(5));
+    Tensor *b = tape_variable(tape, (Real[]){ NAN, 20, NAN, 40, NAN }, shape(5));
+    Tensor *out = tensor_keep(op_where(tape, condition, a, b));
+    ck_assert_mem_eq(test_values(out), ((Real[]){ 1, 20, 3, 40, 5 }), 5 * sizeof(Real));
+    /* a NaN upstream reaches the gradient of the chosen element alone */
+    tape_backward_from(tape, out, tape_input(tape, (Real[]){ 1, 2, NAN, NAN, 5 }, shape(5)));
+    const Real *da = test_values(tensor_gradient(a)), *db = test_values(tensor_gradient(b));
+    const Real da_expected[] = { 1, 0, NAN, 0, 5 }, db_expected[] = { 0, 2, 0, NAN, 0 };
+    for (int i = 0; i < 5; i++)
+        ck_assert_msg(same_value(da[i], da_expected[i]) && same_value(db[i], db_expected[i]),
+                      "element %d: da is %g, db %g", i, (double)da[i], (double)db[i]);
+    tape_free(tape);
+}
+
+TEST(values_of_where_broadcast)
+{
+    const Shape shapes[][3] = {
+        { shape_scalar(), shape_scalar(), shape_scalar() },
+        { shape(7), shape_scalar(), shape(7) },
+        { shape(3, 1), shape(5), shape(2, 1, 1) },
+        { shape(33, 1), shape(33, 1025), shape(1025) },
+        { shape(1030), shape(9, 1, 1), shape(1, 5, 1) },
+        { shape(2, 1, 4, 1), shape(3, 1, 5), shape(5) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        Real *values[3];
+        Tensor *x[3];
+        for (int i = 0; i < 3; i++) {
+            values[i] = test_normal((uint64_t)i + 1, shape_count(shapes[s][i]));
+            for (int64_t j = 0; i == 0 && j < shape_count(shapes[s][0]); j++)
+                values[0][j] = (Real)(values[0][j] > 0);
+            x[i] = tape_input(tape, values[i], shapes[s][i]);
+        }
+        Tensor *out = op_where(tape, x[0], x[1], x[2]);
+        const Shape expected = op_add(tape, op_add(tape, x[0], x[1]), x[2])->shape;
+        ck_assert(shape_equal(out->shape, expected));
+        const Real *found = test_values(out);
+        for (int64_t i = 0; i < tensor_count(out); i++) {
+            const int chosen = values[0][broadcast_offset(shapes[s][0], expected, i)] != 0 ? 1 : 2;
+            ck_assert_msg(found[i] ==
+                              values[chosen][broadcast_offset(shapes[s][chosen], expected, i)],
+                          "shapes %zu, element %lld", s, (long long)i);
+        }
+    }
+    tape_free(tape);
+}
+
+/* Of a comparison: out is max(a, b). */
+TEST(where_of_less_is_the_maximum)
+{
+    enum { COUNT = 5000 };
+    begin();
+    Tensor *a = tape_variable(tape, test_normal(1, COUNT), shape(COUNT));
+    Tensor *b = tape_variable(tape, test_normal(2, COUNT), shape(COUNT));
+    Tensor *out = tensor_keep(op_where(tape, op_less(tape, a, b), b, a));
+    assert_identical(test_values(out), test_values(op_maximum(tape, a, b)), COUNT);
+    tape_backward(tape, op_sum(tape, out, ALL_AXES));
+    const Real *da = test_values(tensor_gradient(a)), *db = test_values(tensor_gradient(b));
+    const Real *values = test_values(a), *others = test_values(b);
+    for (int i = 0; i < COUNT; i++)
+        ck_assert(da[i] == (values[i] >= others[i]) && db[i] == (values[i] < others[i]));
+    tape_free(tape);
+}
+
+TEST(misuse_of_where_raises)
+{
+    const Real values[12] = { 0 };
+    begin();
+    Tensor *c = tape_input(tape, values, shape(2, 3)), *x = tape_input(tape, values, shape(3));
+    Tensor *integers = tape_input_i32(tape, (const int32_t[]){ 1, 0, 1 }, shape(3));
+    assert_raises("op_where: condition is NULL", op_where(tape, NULL, x, x));
+    assert_raises("op_where: a is NULL", op_where(tape, c, NULL, x));
+    assert_raises("op_where: b is NULL", op_where(tape, c, x, NULL));
+    assert_raises("op_where: condition has dtype int32, expected Real",
+                  op_where(tape, integers, x, x));
+    assert_raises("op_where: the shapes do not fit: condition is [2,3], a is [3], b is [2,2]; "
+                  "expected sizes that are equal or 1, aligned at the last axis",
+                  op_where(tape, c, x, tape_input(tape, values, shape(2, 2))));
+    assert_raises("op_where: the shapes do not fit: condition is [2,3], a is [4,3], b is [3]; "
+                  "expected sizes that are equal or 1, aligned at the last axis",
+                  op_where(tape, c, tape_input(tape, values, shape(4, 3)), x));
     tape_free(tape);
 }
 

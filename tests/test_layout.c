@@ -39,6 +39,32 @@ TEST(sum_and_mean_along_each_axis)
     tape_free(tape);
 }
 
+TEST(variance_along_each_axis)
+{
+    begin();
+    Tensor *x = one_to_eight();
+    assert_values(op_variance(tape, x, 0), shape(2, 2), VALUES(4, 4, 4, 4));
+    assert_values(op_variance(tape, x, 1), shape(2, 2), VALUES(1, 1, 1, 1));
+    assert_values(op_variance(tape, x, -1), shape(2, 2), VALUES(0.25, 0.25, 0.25, 0.25));
+    assert_values(op_variance(tape, x, ALL_AXES), shape_scalar(), VALUES(5.25));
+    Tensor *scalar = tape_input(tape, (const Real[]){ 3 }, shape_scalar());
+    assert_values(op_variance(tape, scalar, ALL_AXES), shape_scalar(), VALUES(0));
+    tape_free(tape);
+}
+
+/* In one pass, sum x^2 / n - mean^2, no digit of it would be left in float32. */
+TEST(variance_with_a_large_offset)
+{
+    enum { COUNT = 1 << 16 };
+    begin();
+    Real x[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (Real)(1000000 + (i % 2 ? 1 : -1));
+    Tensor *variance = op_variance(tape, tape_input(tape, x, shape(COUNT)), ALL_AXES);
+    ck_assert_double_eq(tensor_item(variance), 1);
+    tape_free(tape);
+}
+
 /* A plain float sum of this length would stop at 2^24. */
 TEST(sums_are_accurate)
 {
@@ -132,6 +158,36 @@ TEST(gather_by_index_and_its_gradient)
     assert_values(out, shape(2, 4), VALUES(3, 1, 3, 2, 5, 4, 5, 5));
     tape_backward_from(tape, out, tape_input(tape, VALUES(1, 2, 4, 8, 1, 2, 4, 8), shape(2, 4)));
     assert_values(tensor_gradient(x), shape(2, 3), VALUES(2, 8, 5, 2, 13, 0));
+    tape_free(tape);
+}
+
+TEST(one_hot_by_index)
+{
+    begin();
+    Tensor *indices = tape_input_i32(tape, (const int32_t[]){ 2, 0, 1, 2 }, shape(2, 2));
+    assert_values(op_one_hot(tape, indices, 3), shape(2, 2, 3),
+                  VALUES(0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1));
+    Tensor *index = tape_input_i32(tape, (const int32_t[]){ 1 }, shape_scalar());
+    assert_values(op_one_hot(tape, index, 2), shape(2), VALUES(0, 1));
+    ck_assert(!tape_has_recorded(tape));
+    tape_free(tape);
+}
+
+TEST(misuse_of_one_hot_raises)
+{
+    begin();
+    Tensor *indices = tape_input_i32(tape, (const int32_t[]){ 2, 0, -1 }, shape(3));
+    assert_raises("op_one_hot: indices is NULL", op_one_hot(tape, NULL, 3));
+    assert_raises("op_one_hot: indices has dtype Real, expected int32",
+                  op_one_hot(tape, normal_input(shape(3)), 3));
+    assert_raises("op_one_hot: classes is 0, expected 1 or more", op_one_hot(tape, indices, 0));
+    assert_raises("op_one_hot: indices[0] is 2, expected 0 to 1, the classes",
+                  op_one_hot(tape, indices, 2));
+    assert_raises("op_one_hot: indices[2] is -1, expected 0 to 2, the classes",
+                  op_one_hot(tape, indices, 3));
+    indices = tape_input_i32(tape, (const int32_t[]){ 0 }, shape(1, 1, 1, 1));
+    assert_raises("op_one_hot: indices is [1,1,1,1], expected 3 axes at most: out has one more",
+                  op_one_hot(tape, indices, 2));
     tape_free(tape);
 }
 
@@ -351,6 +407,48 @@ TEST(misuse_of_transpose_raises)
 }
 
 /* ---------------------------------------------------------------------------- slices and concat */
+/* Every order of 4 axes, by strides. */
+TEST(permute_to_each_order)
+{
+    const int64_t size[] = { 2, 3, 4, 5 }, stride[] = { 60, 20, 5, 1 };
+    begin();
+    Tensor *x = normal_input(shape(2, 3, 4, 5));
+    const Real *values = test_values(x);
+    for (int code = 0; code < 256; code++) {
+        const int axes[] = { code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6 };
+        if ((1 << axes[0] | 1 << axes[1] | 1 << axes[2] | 1 << axes[3]) != 15)
+            continue;
+        Tensor *out = op_permute(tape, x, axes);
+        const Real *found = test_values(out);
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(out->shape.size[i], size[axes[i]]);
+        for (int64_t e = 0; e < 120; e++) {
+            int64_t offset = 0, rest = e;
+            for (int i = 3; i >= 0; rest /= size[axes[i--]])
+                offset += rest % size[axes[i]] * stride[axes[i]];
+            ck_assert(found[e] == values[offset]);
+        }
+    }
+    ck_assert_ptr_eq(op_permute(tape, x, (const int[]){ 0, 1, -2, -1 }), x);
+    tape_free(tape);
+}
+
+TEST(misuse_of_permute_raises)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3, 4));
+    assert_raises("op_permute: x is NULL", op_permute(tape, NULL, (const int[]){ 0 }));
+    assert_raises("op_permute: axes is NULL, expected one per axis of x",
+                  op_permute(tape, x, NULL));
+    assert_raises("op_permute: x is [2,3,4], which has no axis 3",
+                  op_permute(tape, x, (const int[]){ 0, 3, 1 }));
+    assert_raises("op_permute: x is [2,3,4]: axes[2] is 1 again, expected each axis once",
+                  op_permute(tape, x, (const int[]){ 1, 0, 1 }));
+    assert_raises("op_permute: x is [2,3,4]: axes[1] is -1 again, expected each axis once",
+                  op_permute(tape, x, (const int[]){ 2, -1, 0 }));
+    tape_free(tape);
+}
+
 TEST(slice_along_each_axis)
 {
     begin();
@@ -380,6 +478,31 @@ TEST(misuse_of_slice_raises)
     assert_raises("op_slice: x is [2,3], which has no axis 2", op_slice(tape, x, 2, 0, 1));
     assert_raises("op_slice: x is [], which has no axis 0",
                   op_slice(tape, normal_input(shape_scalar()), 0, 0, 1));
+    tape_free(tape);
+}
+
+TEST(select_along_each_axis)
+{
+    begin();
+    Tensor *x = one_to_eight();
+    assert_values(op_select(tape, x, 0, 1), shape(2, 2), VALUES(5, 6, 7, 8));
+    assert_values(op_select(tape, x, 1, 0), shape(2, 2), VALUES(1, 2, 5, 6));
+    assert_values(op_select(tape, x, -1, 1), shape(2, 2), VALUES(2, 4, 6, 8));
+    Tensor *row = op_select(tape, op_select(tape, x, 0, 0), 0, 1);
+    assert_values(op_select(tape, row, 0, 0), shape_scalar(), VALUES(3));
+    tape_free(tape);
+}
+
+TEST(misuse_of_select_raises)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    assert_raises("op_select: x is NULL", op_select(tape, NULL, 0, 0));
+    assert_raises("op_select: x is [2,3]: index is 3, expected 0 to 2, the entries of axis 1",
+                  op_select(tape, x, 1, 3));
+    assert_raises("op_select: x is [2,3]: index is -1, expected 0 to 2, the entries of axis -1",
+                  op_select(tape, x, -1, -1));
+    assert_raises("op_select: x is [2,3], which has no axis 2", op_select(tape, x, 2, 0));
     tape_free(tape);
 }
 

@@ -106,6 +106,25 @@ static void fill_cases(void)
     }
 }
 
+/* (a - b)^2 */
+static Tensor *square_distance(Tape *tape, Tensor *a, Tensor *b)
+{
+    return op_square(tape, op_subtract(tape, a, b));
+}
+
+/* A comparison, which passes no gradient, plus a term that has one: of clamped inputs, many of them
+ * equal, or, smooth, times (a - b)^2. */
+static Tensor *apply_stepped(const Binary *stepped, Tape *tape, Tensor **x, bool smooth)
+{
+    Tensor *distance = square_distance(tape, x[0], x[1]), *step;
+    if (smooth)
+        step = op_multiply(tape, stepped->operation(tape, x[0], x[1]), distance);
+    else
+        step =
+            stepped->operation(tape, op_clamp(tape, x[0], 0, 1000), op_clamp(tape, x[1], 0, 1000));
+    return op_add(tape, step, distance);
+}
+
 /* An elementwise operation of positive inputs gets exponentials. If the derivatives are to exist
  * everywhere, one with a kink at 0 gets cubes, linear_relu is squared, and one with a kink at a = b
  * is multiplied by (a - b)^2; these have none. */
@@ -115,12 +134,14 @@ static Tensor *apply(const Case *c, Tape *tape, Tensor **x, bool smooth)
         Tensor *out = c->operation->apply(tape, x);
         return smooth && !strcmp(c->name, "linear_relu") ? op_square(tape, out) : out;
     }
+    if (c->binary && c->binary->domain == STEPPED)
+        return apply_stepped(c->binary, tape, x, smooth);
     if (c->binary) {
         Tensor *b = c->binary->domain == POSITIVE ? op_exp(tape, x[1]) : x[1];
         Tensor *out = c->binary->operation(tape, x[0], b);
         if (!smooth || c->binary->domain != KINKED)
             return out;
-        return op_multiply(tape, out, op_square(tape, op_subtract(tape, x[0], b)));
+        return op_multiply(tape, out, square_distance(tape, x[0], b));
     }
     Tensor *argument = c->unary->domain == POSITIVE ? op_exp(tape, x[0]) : x[0];
     if (smooth && c->unary->domain == KINKED)

@@ -34,13 +34,14 @@ enum { SIDE_a, SIDE_b };
     GRADIENT_LOOP(op, a, da, a_reads)                                                              \
     GRADIENT_LOOP(op, b, db, b_reads)
 #define LINEAR_LOOPS(op, value, da, db) FORWARD_LOOP(op, value)
-BINARY_ROWS(BINARY_LOOPS, LINEAR_LOOPS)
+BINARY_ROWS(BINARY_LOOPS, LINEAR_LOOPS, FORWARD_LOOP)
 
 static const struct Binary {
     const char *name, *labels[2]; /* the labels of its arguments, for messages */
     BinaryLoops loops;            /* backward: NULL if the derivatives are constants */
     int reads[2];                 /* the side that each gradient reads, */
-    Real derivatives[2];          /* or the constants */
+    Real derivatives[2];          /* or the constants, */
+    bool step;                    /* or none: no gradient flows */
 } binary_rows[] = {
 #define NAMES(op)                                                                                  \
     "op_" #op,                                                                                     \
@@ -53,7 +54,8 @@ static const struct Binary {
                       .reads = { SIDE_##a_reads, SIDE_##b_reads } },
 #define LINEAR_ENTRY(op, value, da, db)                                                            \
     [BINARY_##op] = { NAMES(op), { .forward = op##_loop }, .derivatives = { da, db } },
-    BINARY_ROWS(BINARY_ENTRY, LINEAR_ENTRY)
+#define STEP_ENTRY(op, value) [BINARY_##op] = { NAMES(op), { .forward = op##_loop }, .step = true },
+    BINARY_ROWS(BINARY_ENTRY, LINEAR_ENTRY, STEP_ENTRY)
 };
 
 BinaryLoops binary_loops(BinaryFunction f)
@@ -129,6 +131,8 @@ static Tensor *binary(Tape *tape, BinaryFunction f, Tensor *a, Tensor *b)
     Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, row->name, a, b));
     kernels_of(out)->binary_forward(f, out->data, a->data, broadcast_of(a->shape, out->shape),
                                     b->data, broadcast_of(b->shape, out->shape), tensor_count(out));
+    if (row->step)
+        return out;
     tape_record(tape, (Node){ row->name, binary_backward, .inputs = { a, b }, .outputs = { out },
                               .attributes = tape_save(tape, &f, sizeof f) });
     return out;
@@ -162,4 +166,19 @@ Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b)
 Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b)
 {
     return binary(tape, BINARY_minimum, a, b);
+}
+
+Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_equal, a, b);
+}
+
+Tensor *op_less(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_less, a, b);
+}
+
+Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_less_equal, a, b);
 }

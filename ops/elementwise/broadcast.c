@@ -8,18 +8,23 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/kernels.h"
 
-Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
+bool broadcast_with(Shape *out, Shape x)
 {
-    const Shape large = a->shape.rank >= b->shape.rank ? a->shape : b->shape;
-    const Shape small = a->shape.rank >= b->shape.rank ? b->shape : a->shape;
-    Shape out = large;
+    const Shape small = out->rank >= x.rank ? x : *out;
     bool fits = true;
+    *out = out->rank >= x.rank ? *out : x;
     for (int i = 1; i <= small.rank; i++) {
-        int64_t *size = &out.size[out.rank - i], other = small.size[small.rank - i];
+        int64_t *size = &out->size[out->rank - i], other = small.size[small.rank - i];
         fits &= *size == other || *size == 1 || other == 1;
         *size = *size == 1 ? other : *size;
     }
-    if (!fits)
+    return fits;
+}
+
+Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
+{
+    Shape out = a->shape;
+    if (!broadcast_with(&out, b->shape))
         tape_error(tape,
                    "%s: the shapes do not fit: a %s, b %s; expected sizes that are equal or 1, "
                    "aligned at the last axis",

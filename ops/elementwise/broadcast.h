@@ -25,8 +25,17 @@ SHARED_FUNCTION bool broadcast_of_whole(Broadcast b)
     return b.P == 1 && b.I == 1;
 }
 
-/* The shape of a op b: aligned at the last axis, sizes are equal, or one of them is 1 or missing.
- * Raises otherwise. */
+/* The operands of where: its condition and the values to choose from, broadcast. */
+typedef struct Choice {
+    const Real *c, *a, *b;
+    Broadcast c_view, a_view, b_view;
+} Choice;
+
+/* Broadcasts out with x: aligned at the last axis, sizes are equal, or one of them is 1 or missing.
+ * Returns false otherwise. */
+bool broadcast_with(Shape *out, Shape x);
+
+/* The shape of a op b, likewise; raises if they do not fit. */
 Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b);
 
 /* The view of x's repetition to the shape out, which x fits. */

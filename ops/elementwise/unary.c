@@ -120,6 +120,11 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, double value)
     return unary_with(tape, UNARY_add_scalar, x, value, 0);
 }
 
+Tensor *op_pow(Tape *tape, Tensor *x, double exponent)
+{
+    return unary_with(tape, UNARY_pow, x, exponent, 0);
+}
+
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high)
 {
     tape_use(tape, unary_rows[UNARY_clamp].label, x);

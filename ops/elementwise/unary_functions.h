@@ -105,6 +105,13 @@ MATH_FUNCTION Real clamp_gradient(Real dout, Real x, Real low, Real high)
     return x < low || x > high ? 0 : dout;
 }
 
+/* pow: out = x^c
+ *   d out / dx = c x^(c-1); for c = 0, where x^-1 is infinite at 0, it is 0 */
+MATH_FUNCTION Real pow_gradient(Real dout, Real x, Real c)
+{
+    return c == 0 ? 0 : dout * c * real_pow(x, c - 1);
+}
+
 #define UNARY_ROWS(ROW)                                                                            \
     /*  op            out                      dL/dx                              dL/dx reads */   \
     ROW(exp,          real_exp(x),             dout * out,                               out)      \
@@ -125,7 +132,8 @@ MATH_FUNCTION Real clamp_gradient(Real dout, Real x, Real low, Real high)
     ROW(cos,          real_cos(x),             -dout * real_sin(x),                      x)        \
     ROW(scale,        k.c * x,                 k.c * dout,                               x)        \
     ROW(add_scalar,   x + k.c,                 dout,                                     x)        \
-    ROW(clamp,        clamp(x, k.c, k.d),      clamp_gradient(dout, x, k.c, k.d),        x)
+    ROW(clamp,        clamp(x, k.c, k.d),      clamp_gradient(dout, x, k.c, k.d),        x)        \
+    ROW(pow,          real_pow(x, k.c),        pow_gradient(dout, x, k.c),               x)
 /* clang-format on */
 
 #define ROW(op, ...) UNARY_##op,

@@ -2,6 +2,7 @@
  *   out[o, j, i] = x[o, start + j, i], j < count
  * Backward, g = dL/dout:
  *   dx[o, start + j, i] <- g[o, j, i]; the other elements of dx get 0
+ * select is a slice of one entry, without the axis.
  * split is count slices: only the first contribution zeroes dx, later ones add to their part. */
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
@@ -52,6 +53,19 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
     tape_record(tape, (Node){ "op_slice", slice_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;
+}
+
+Tensor *op_select(Tape *tape, Tensor *x, int axis, int64_t index)
+{
+    tape_use(tape, "op_select: x", x);
+    const AxisView v = axis_view(tape, "op_select: x", x, axis);
+    if (index < 0 || index >= v.size)
+        tape_error(tape,
+                   "op_select: x %s: index is %lld, expected 0 to %lld, the entries of axis %d",
+                   tensor_text(x).text, (long long)index, (long long)(v.size - 1), axis);
+    Shape shape;
+    axis_to_reduce(tape, "op_select: x", x, v.index, &shape);
+    return op_reshape(tape, op_slice(tape, x, v.index, index, 1), shape);
 }
 
 void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts)

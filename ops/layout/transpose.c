@@ -1,7 +1,8 @@
 /* transpose of two axes of sizes p and q, x viewed as [outer, p, middle, q, inner]:
  *   out[o, j, m, i, c] = x[o, i, m, j, c], i < p, j < q
  * Backward, g = dL/dout, the same transpose:
- *   dx[o, i, m, j, c] <- g[o, j, m, i, c] */
+ *   dx[o, i, m, j, c] <- g[o, j, m, i, c]
+ * permute is one transpose per axis that is not yet in its place. */
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/internal.h"
@@ -50,4 +51,27 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     tape_record(tape, (Node){ "op_transpose", transpose_backward, .inputs = { x },
                               .outputs = { out }, .attributes = tape_save(tape, &s, sizeof s) });
     return out;
+}
+
+Tensor *op_permute(Tape *tape, Tensor *x, const int *axes)
+{
+    tape_use(tape, "op_permute: x", x);
+    if (!axes)
+        tape_error(tape, "op_permute: axes is NULL, expected one per axis of x");
+    const Tensor *original = x;
+    int order[] = { 0, 1, 2, 3 }; /* the axes of the original x, as they are now */
+    for (int i = 0; i < original->shape.rank; i++) {
+        const int axis = axis_view(tape, "op_permute: x", original, axes[i]).index;
+        int at = i;
+        while (at < original->shape.rank && order[at] != axis)
+            at++;
+        if (at == original->shape.rank)
+            tape_error(tape, "op_permute: x %s: axes[%d] is %d again, expected each axis once",
+                       tensor_text(original).text, i, axes[i]);
+        if (at == i)
+            continue;
+        x = op_transpose(tape, x, i, at);
+        order[at] = order[i];
+    }
+    return x;
 }

@@ -45,3 +45,20 @@ Tensor *op_mean(Tape *tape, Tensor *x, int axis)
 {
     return reduce(tape, "op_mean", "op_mean: x", x, axis, true);
 }
+
+/* variance: the mean of d^2, d = x - mean, in two passes: sum x^2 / n - mean^2 would cancel. All in
+ * Real, since bf16 would round the mean. The operations make the gradient,
+ *   dx_j <- 2 d_j g / n */
+Tensor *op_variance(Tape *tape, Tensor *x, int axis)
+{
+    tape_use(tape, "op_variance: x", x);
+    Shape shape;
+    const AxisView v = axis_to_reduce(tape, "op_variance: x", x, axis, &shape);
+    if (axis != ALL_AXES) { /* the mean keeps its axis */
+        shape = x->shape;
+        shape.size[v.index] = 1;
+    }
+    x = op_cast(tape, x, TENSOR_REAL);
+    Tensor *mean = op_reshape(tape, op_mean(tape, x, axis), shape);
+    return op_mean(tape, op_square(tape, op_subtract(tape, x, mean)), axis);
+}

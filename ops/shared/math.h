@@ -6,7 +6,7 @@
  * Largest errors in float on the CPU, in ulp (checked by tests/test_math.c):
  *   real_exp 1.1   real_expm1 1.7   real_tanh 2.6   real_sigmoid 2.6
  *   real_log 1     real_log1p 1.5   real_normal 9 (distribution), 3 (density)
- * All functions propagate NaN; infinities give the limits. */
+ * All functions propagate NaN, but x^0 is 1; infinities give the limits. */
 #ifndef TAPEGRAD_OPS_SHARED_MATH_H
 #define TAPEGRAD_OPS_SHARED_MATH_H
 
@@ -59,6 +59,7 @@ MATH_FUNCTION Real real_exp(Real x)     { return exp(x); }
 MATH_FUNCTION Real real_expm1(Real x)   { return expm1(x); }
 MATH_FUNCTION Real real_log(Real x)     { return log(x); }
 MATH_FUNCTION Real real_log1p(Real x)   { return log1p(x); }
+MATH_FUNCTION Real real_pow(Real x, Real c) { return pow(x, c); }
 MATH_FUNCTION Real real_tanh(Real x)    { return tanh(x); }
 MATH_FUNCTION Real real_sigmoid(Real x) { return 1 / (1 + exp(-x)); }
 /* factor / (1 + e^-x) in one division */
@@ -86,7 +87,7 @@ MATH_FUNCTION Real real_sqrt(Real x)
 {
     return sqrtf(x);
 }
-/* libm's, which is scalar */
+/* libm's, which are scalar */
 MATH_FUNCTION Real real_sin(Real x)
 {
     return sinf(x);
@@ -94,6 +95,10 @@ MATH_FUNCTION Real real_sin(Real x)
 MATH_FUNCTION Real real_cos(Real x)
 {
     return cosf(x);
+}
+MATH_FUNCTION Real real_pow(Real x, Real c)
+{
+    return powf(x, c);
 }
 
 /* e^x = 2^k e^r with k the integer nearest to x / ln 2 and r = x - k ln 2, |r| <= ln 2 / 2.

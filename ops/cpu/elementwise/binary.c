@@ -1,4 +1,4 @@
-/* The binary operations and broadcasts in bf16. */
+/* The binary operations, where and broadcasts in bf16. */
 #include "ops/cpu/shared/bf16.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/elementwise.h"
@@ -56,6 +56,46 @@ void binary_backward_bf16(BinaryFunction f, int side, Gradient dx, const Real *d
         const Real *out_block = bf16_read(&block, out, 1);
         const Real *read_block = operand_block(&block, &operand);
         binary_loops(f).backward[side](dx_block, dout_block, out_block, read_block, block.rows);
+        bf16_write(&block, dx.data, dx_block.data, 1);
+    }
+    device_workspace_free(operand.converted);
+}
+
+/* A block's operands are contiguous. */
+static Broadcast view_of_block(const Bf16Block *block)
+{
+    return (Broadcast){ 1, 1, 1, block->rows, 1 };
+}
+
+void where_forward_bf16(Real *out, Choice in, int64_t n)
+{
+    const Repeated c = repeated_of(in.c, in.c_view), a = repeated_of(in.a, in.a_view),
+                   b = repeated_of(in.b, in.b_view);
+    BF16_BLOCKS(block, n, 1, 4) {
+        const Broadcast view = view_of_block(&block);
+        Real *out_block = bf16_buffer(&block, 1);
+        const Choice in_block = { operand_block(&block, &c),
+                                  operand_block(&block, &a),
+                                  operand_block(&block, &b),
+                                  view,
+                                  view,
+                                  view };
+        where_forward_plain(out_block, in_block, block.rows);
+        bf16_write(&block, out, out_block, 1);
+    }
+    device_workspace_free(b.converted);
+    device_workspace_free(a.converted);
+    device_workspace_free(c.converted);
+}
+
+void where_backward_bf16(Gradient dx, bool of_a, const Real *dout, const Real *c, Broadcast c_view)
+{
+    const Repeated operand = repeated_of(c, c_view);
+    BF16_BLOCKS(block, broadcast_count(c_view), 1, 3) {
+        const Gradient dx_block = bf16_gradient(&block, dx, 1);
+        const Real *dout_block = bf16_read(&block, dout, 1);
+        where_backward_plain(dx_block, of_a, dout_block, operand_block(&block, &operand),
+                             view_of_block(&block));
         bf16_write(&block, dx.data, dx_block.data, 1);
     }
     device_workspace_free(operand.converted);

@@ -22,7 +22,7 @@
     GRADIENT(op, a, da, a_reads)                                                                   \
     GRADIENT(op, b, db, b_reads)
 #define LINEAR_FUNCTORS(op, value, da, db) FORWARD(op, value)
-BINARY_ROWS(FUNCTORS, LINEAR_FUNCTORS)
+BINARY_ROWS(FUNCTORS, LINEAR_FUNCTORS, FORWARD)
 
 template <typename F>
 static void map_forward(TensorType type, F f, Real *out, const Real *a, Broadcast a_view,
@@ -41,7 +41,7 @@ extern "C" void binary_forward_cuda(TensorType type, BinaryFunction f, Real *out
 #define CASE(op, ...)                                                                              \
     case BINARY_##op:                                                                              \
         return map_forward(type, op##_of(), out, a, a_view, b, b_view, n);
-        BINARY_ROWS(CASE, CASE)
+        BINARY_ROWS(CASE, CASE, CASE)
 #undef CASE
     }
 }
@@ -66,9 +66,9 @@ extern "C" void binary_backward_cuda(TensorType type, BinaryFunction f, int side
     case BINARY_##op:                                                                              \
         return side == 0 ? map_backward(type, op##_gradient_of_a(), dx, dout, out, read, view)     \
                          : map_backward(type, op##_gradient_of_b(), dx, dout, out, read, view);
-#define LINEAR_CASE(op, ...) case BINARY_##op:
-        BINARY_ROWS(CASE, LINEAR_CASE)
-        break; /* gradients of linear rows are sums */
+#define NO_KERNEL(op, ...) case BINARY_##op:
+        BINARY_ROWS(CASE, NO_KERNEL, NO_KERNEL)
+        break; /* gradients of linear rows are sums, steps have none */
 #undef CASE
     }
 }

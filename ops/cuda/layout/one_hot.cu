@@ -1,0 +1,13 @@
+#include "ops/kernels.h"
+#include "tensor/cuda/kernel.cuh"
+
+__global__ void one_hot(Real *out, const int32_t *indices, int64_t R, int64_t C)
+{
+    GRID_FOR(i, R * C)
+        out[i] = i % C == indices[i / C];
+}
+
+extern "C" void one_hot_cuda(Real *out, const int32_t *indices, int64_t R, int64_t C)
+{
+    LAUNCH(one_hot, blocks_for(R * C), THREADS, 0, out, indices, R, C);
+}
