@@ -169,11 +169,12 @@ static Tensor *attend_softmax(Tape *tape, const Attention *attention, Tensor *pa
     if (cache)
         append_to_cache(tape, packed, cache);
     if (!cache || !cache->lengths)
-        return op_causal_softmax_attention(tape, packed, NULL, NULL, key_lengths);
+        return op_causal_softmax_attention(tape, packed, NULL, NULL,
+                                           (SoftmaxAttentionOptions){ .key_lengths = key_lengths });
     return op_softmax_attention(tape, op_slice(tape, packed, 2, 0, attention->heads),
                                 op_transpose(tape, (Tensor *)&cache->state->keys, 1, 2),
                                 op_transpose(tape, (Tensor *)&cache->state->values, 1, 2),
-                                cache->lengths);
+                                (SoftmaxAttentionOptions){ .key_lengths = cache->lengths });
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */
@@ -201,7 +202,8 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *packed, Te
     case ATTENTION_CAUSAL_SOFTMAX:
         return attend_softmax(tape, attention, packed, key_lengths, cache);
     case ATTENTION_SOFTMAX:
-        return op_softmax_attention(tape, packed, NULL, NULL, key_lengths);
+        return op_softmax_attention(tape, packed, NULL, NULL,
+                                    (SoftmaxAttentionOptions){ .key_lengths = key_lengths });
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
         return attend_lsh(tape, attention, packed, key_lengths);
