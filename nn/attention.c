@@ -51,7 +51,7 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
     const int count = part_count(attention);
     const char *const *parts = count == 2 ? lsh : all;
     const int64_t width = attention->heads * attention->head_dim;
-    const LinearInitializers initial = nn_linear_initializers(width, std);
+    const LinearConfig initial = nn_linear_config(width, std);
     Linear input;
     input.weight = params_add_joined(params, name, parts, count, "weight", shape(width, width),
                                      initial.weight);
@@ -76,8 +76,8 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
     attention.input = input_new(params, name, &attention, config.initial_std);
-    attention.output = nn_linear_with_std(params, nn_name(name, "out").text, width, width,
-                                          nn_residual_std(&config));
+    attention.output = nn_linear_with(params, nn_name(name, "out").text, width, width,
+                                      nn_linear_config(width, nn_residual_std(&config)));
     return attention;
 }
 
