@@ -32,7 +32,8 @@ static Tensor *linear(const Case *c)
 
 static Tensor *softmax(const Case *c)
 {
-    return op_causal_softmax_attention(c->tape, c->query, c->key, c->value, NULL);
+    return op_causal_softmax_attention(c->tape, c->query, c->key, c->value,
+                                       (SoftmaxAttentionOptions){ 0 });
 }
 
 static Tensor *lsh_1(const Case *c)

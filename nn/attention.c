@@ -51,7 +51,7 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
     const int count = part_count(attention);
     const char *const *parts = count == 2 ? lsh : all;
     const int64_t width = attention->heads * attention->head_dim;
-    const LinearInitializers initial = nn_linear_initializers(width, std);
+    const LinearConfig initial = nn_linear_config(width, std);
     Linear input;
     input.weight = params_add_joined(params, name, parts, count, "weight", shape(width, width),
                                      initial.weight);
@@ -76,8 +76,8 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
     attention.input = input_new(params, name, &attention, config.initial_std);
-    attention.output = nn_linear_with_std(params, nn_name(name, "out").text, width, width,
-                                          nn_residual_std(&config));
+    attention.output = nn_linear_with(params, nn_name(name, "out").text, width, width,
+                                      nn_linear_config(width, nn_residual_std(&config)));
     return attention;
 }
 
@@ -169,11 +169,12 @@ static Tensor *attend_softmax(Tape *tape, const Attention *attention, Tensor *pa
     if (cache)
         append_to_cache(tape, packed, cache);
     if (!cache || !cache->lengths)
-        return op_causal_softmax_attention(tape, packed, NULL, NULL, key_lengths);
+        return op_causal_softmax_attention(tape, packed, NULL, NULL,
+                                           (SoftmaxAttentionOptions){ .key_lengths = key_lengths });
     return op_softmax_attention(tape, op_slice(tape, packed, 2, 0, attention->heads),
                                 op_transpose(tape, (Tensor *)&cache->state->keys, 1, 2),
                                 op_transpose(tape, (Tensor *)&cache->state->values, 1, 2),
-                                cache->lengths);
+                                (SoftmaxAttentionOptions){ .key_lengths = cache->lengths });
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */
@@ -201,7 +202,8 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *packed, Te
     case ATTENTION_CAUSAL_SOFTMAX:
         return attend_softmax(tape, attention, packed, key_lengths, cache);
     case ATTENTION_SOFTMAX:
-        return op_softmax_attention(tape, packed, NULL, NULL, key_lengths);
+        return op_softmax_attention(tape, packed, NULL, NULL,
+                                    (SoftmaxAttentionOptions){ .key_lengths = key_lengths });
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
         return attend_lsh(tape, attention, packed, key_lengths);

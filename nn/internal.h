@@ -110,11 +110,7 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
-typedef struct LinearInitializers {
-    Initializer weight, bias;
-} LinearInitializers;
-LinearInitializers nn_linear_initializers(int64_t in, double std);
-Linear nn_linear_with_std(Params *params, const char *name, int64_t in, int64_t out, double std);
+LinearConfig nn_linear_config(int64_t in, double std);
 
 /* The standard deviation initial_std / sqrt(2 layers) of weights whose products are added to the
  * residual stream, two per layer: the variance of their sum does not grow with the depth (Radford

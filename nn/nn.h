@@ -29,6 +29,7 @@ void params_free(Params *params);
 Device *params_device(const Params *params);
 
 typedef enum {
+    INITIAL_DEFAULT, /* the layer's; params_add raises */
     INITIAL_ZERO,
     INITIAL_ONE,
     /* The following raise unless scale > 0: */
@@ -128,9 +129,15 @@ typedef struct Linear {
     Tensor *weight, *bias; /* weight [out, in], bias [out] or NULL */
 } Linear;
 
-/* Weight and bias are initialized uniformly in [-1/sqrt(in), 1/sqrt(in)). */
+typedef struct LinearConfig {
+    Initializer weight, bias; /* INITIAL_DEFAULT: uniform in [-1/sqrt(in), 1/sqrt(in)) */
+    bool no_bias;             /* false */
+} LinearConfig;
+
+Linear nn_linear_with(Params *params, const char *name, int64_t in, int64_t out,
+                      LinearConfig config);
+/* The same with a config of zeros. */
 Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
-Linear nn_linear_no_bias(Params *params, const char *name, int64_t in, int64_t out);
 /* out = x weight^T + bias (op_linear): x [..., in], returns [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 
@@ -148,7 +155,9 @@ typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;
 
-/* The weight is initialized from the normal distribution with standard deviation 1. */
+Embedding nn_embedding_with(Params *params, const char *name, int64_t count, int64_t width,
+                            Initializer weight);
+/* The same from the normal distribution with standard deviation 1. */
 Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width);
 /* out[..., :] = weight[indices[...], :] (op_embedding): indices int32 [...], each in [0, count). */
 Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices);

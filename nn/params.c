@@ -90,6 +90,7 @@ static void draw(const Params *params, const Weight *weight, Real *out)
     const Real scale = distribution_scale(initializer, weight->tensor.shape);
     Random random = params_random(params, weight->name.text);
     switch (initializer.kind) {
+    case INITIAL_DEFAULT: /* raised in check_initializer */
     case INITIAL_ZERO:
     case INITIAL_ONE:
         for (int64_t i = 0; i < n; i++)

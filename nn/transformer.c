@@ -13,10 +13,10 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
     TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
     layer.norm1 = nn_layernorm(params, nn_name(name, "norm1").text, width);
-    layer.ff1 =
-        nn_linear_with_std(params, nn_name(name, "ff1").text, width, inner, config.initial_std);
-    layer.ff2 = nn_linear_with_std(params, nn_name(name, "ff2").text, inner, width,
-                                   nn_residual_std(&config));
+    layer.ff1 = nn_linear_with(params, nn_name(name, "ff1").text, width, inner,
+                               nn_linear_config(width, config.initial_std));
+    layer.ff2 = nn_linear_with(params, nn_name(name, "ff2").text, inner, width,
+                               nn_linear_config(inner, nn_residual_std(&config)));
     layer.norm2 = nn_layernorm(params, nn_name(name, "norm2").text, width);
     layer.dropout = nn_dropout(config.dropout);
     return layer;

@@ -421,15 +421,23 @@ typedef struct LinearAttentionOptions {
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                             LinearAttentionOptions options);
 
-/* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D) v_j  (Vaswani et al. 2017, equation 1), with a
- * causal mask. key_lengths, or NULL: as above. Computed in tiles with online softmax (Dao et al.
- * 2022, FlashAttention); saves out and one value per position and head, never the N x N matrix. */
+typedef struct SoftmaxAttentionOptions {
+    Tensor *key_lengths; /* NULL; as above */
+    Tensor *mask;        /* NULL: zeros; Real [N, K] or [B, H, N, K] for N queries and K keys; 1 in
+                          * place of B or H: the same for all. -infinity excludes a key, whose row
+                          * must still be finite. No gradient: raises if it requires one. */
+} SoftmaxAttentionOptions;
+
+/* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D + mask_ij) v_j  (Vaswani et al. 2017, equation 1),
+ * with a causal mask; 0 if the mask excludes all keys of i. Computed in tiles with online softmax
+ * (Dao et al. 2022, FlashAttention); saves out and one value per position and head, never the N x N
+ * matrix. */
 Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                                    Tensor *key_lengths);
+                                    SoftmaxAttentionOptions options);
 /* The same over all keys j, without a causal mask. query may have another number of positions than
  * key and value. */
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                             Tensor *key_lengths);
+                             SoftmaxAttentionOptions options);
 
 typedef struct LshAttentionOptions {
     int64_t rounds;      /* 1: hashes, each with its own chunks; at most 64 */

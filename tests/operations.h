@@ -11,6 +11,7 @@
 #ifndef TAPEGRAD_TESTS_OPERATIONS_H
 #define TAPEGRAD_TESTS_OPERATIONS_H
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,7 +141,27 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
         tape,
         op_linear_attention(tape, x[0], x[1], x[2],
                             (LinearAttentionOptions){ .eps = 1e-6, .key_lengths = key_lengths }),
-        op_softmax_attention(tape, x[0], x[1], x[2], key_lengths));
+        op_softmax_attention(tape, x[0], x[1], x[2],
+                             (SoftmaxAttentionOptions){ .key_lengths = key_lengths }));
+}
+
+/* An additive mask [B or 1, H or 1, N, keys] for query and key, or for a packed query: values from
+ * -2 to 2, -infinity for a fifth of the keys and for all keys of one query. */
+static inline SoftmaxAttentionOptions additive_mask(Tape *tape, Tensor *query, Tensor *key,
+                                                    bool of_sequences, bool of_heads)
+{
+    const int64_t *size = query->shape.size, N = size[1], keys = key ? key->shape.size[1] : N;
+    const int64_t B = of_sequences ? size[0] : 1, H = of_heads ? size[2] / (key ? 1 : 3) : 1;
+    static Real *values; /* static: an error may leave this function by longjmp */
+    free(values);
+    values = malloc((size_t)(B * H * N * keys) * sizeof *values);
+    if (!values)
+        abort();
+    for (int64_t i = 0; i < B * H * N * keys; i++)
+        values[i] =
+            i * 31 % 50 < 10 || i / keys == N / 2 ? -(Real)INFINITY : (Real)(i * 7 % 9 - 4) / 2;
+    const Shape shape_of_all = B * H == 1 ? shape(N, keys) : shape(B, H, N, keys);
+    return (SoftmaxAttentionOptions){ .mask = tape_input(tape, values, shape_of_all) };
 }
 
 /* A target of n symbols, some of them twice in a row; the second of two sequences is shorter. */
@@ -227,6 +248,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
 #define PASSES(forward, both) { .passes = forward, .all_passes = both }
 /* x, W_ih, W_hh and rows of biases and states of a recurrent layer with G gates */
 #define RECURRENT(B, N, I, G, H, rows) S(B, N, I), P(G * H, I), P(G * H, H), P(rows, H)
+#define NO_OPTIONS (SoftmaxAttentionOptions){ 0 }
 #define USUAL_EPS (CausalLinearAttentionOptions){ .eps = 1e-6 } /* the authors' */
 #define UNMEASURED { .flops = 0 }
 /* Queries, keys, values of H heads of D and M columns; with the states */
@@ -478,18 +500,33 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         op_linear_attention(tape, x[0], NULL, NULL, (LinearAttentionOptions){ .eps = 1e-6 }),      \
         UNMEASURED,                                                                                \
         { S(2, 5, 6, 3) })                                                                         \
-    ROW(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL), UNMEASURED,         \
+    ROW(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NO_OPTIONS), UNMEASURED,   \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) }, { QKV(1, 71, 1, 1, 1) },                  \
         { S(1, 5, 1, 2), S(1, 70, 1, 2), S(1, 70, 1, 1) },                                         \
         { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) }, { QKV(1, 270, 1, 8, 5) },             \
         { S(2, 100, 2, 8), S(2, 1, 2, 8), S(2, 1, 2, 5) },                                         \
         { S(2, 130, 2, 8), S(2, 65, 2, 8), S(2, 65, 2, 5) })                                       \
-    ROW(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL),       \
+    ROW(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NO_OPTIONS), \
         FLOPS(2.0 * POSITIONS, 7.0 * POSITIONS), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },         \
         { QKV(1, 71, 1, 1, 1) }, { QKV(1, 5, 2, 4, 4) }, { QKV(1, 130, 2, 32, 32) },               \
         { QKV(1, 270, 1, 8, 5) })                                                                  \
-    ROW(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL),       \
+    ROW(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NO_OPTIONS), \
         UNMEASURED, { S(2, 5, 6, 3) }, { S(1, 67, 3, 1) }, { S(2, 65, 6, 64) })                    \
+    ROW(additive_mask,                                                                             \
+        op_softmax_attention(tape, x[0], x[1], x[2],                                               \
+                             additive_mask(tape, x[0], x[1], true, true)),                         \
+        UNMEASURED, { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                               \
+        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) },                                       \
+        { S(2, 130, 2, 40), S(2, 65, 2, 40), S(2, 65, 2, 5) })                                     \
+    ROW(causal_additive_mask,                                                                      \
+        op_causal_softmax_attention(tape, x[0], x[1], x[2],                                        \
+                                    additive_mask(tape, x[0], x[1], false, false)),                \
+        UNMEASURED, { QKV(2, 5, 2, 3, 5) }, { QKV(1, 71, 1, 1, 1) }, { QKV(2, 130, 2, 32, 32) },   \
+        { QKV(1, 200, 1, 8, 5) })                                                                  \
+    ROW(packed_additive_mask,                                                                      \
+        op_causal_softmax_attention(tape, x[0], NULL, NULL,                                        \
+                                    additive_mask(tape, x[0], NULL, false, true)),                 \
+        UNMEASURED, { S(2, 5, 6, 3) }, { S(2, 67, 6, 16) })                                        \
     ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                                           \
         { S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16) })                                     \

@@ -68,6 +68,9 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(masked_attention, { S(2, N_, H_, M_), S(2, K_, H_, M_), S(2, K_, H_, N_) })                \
     ROW(causal_softmax_attention, { QKV(B_, N_, H_, M_, K_) })                                     \
     ROW(packed_softmax_attention, { S(B_, N_, 3 * H_, M_) })                                       \
+    ROW(additive_mask, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })                \
+    ROW(causal_additive_mask, { QKV(B_, N_, H_, M_, K_) })                                         \
+    ROW(packed_additive_mask, { S(B_, N_, 3 * H_, M_) })                                           \
     ROW(causal_linear_attention, { QKV(B_, N_, H_, M_, K_) })                                      \
     ROW(packed_causal_linear_attention, { S(B_, N_, 3 * H_, M_) })                                 \
     ROW(recurrent, { STATES(B_) }) ROW(chunked, { STATES(B_) })                                    \

@@ -103,9 +103,10 @@ static Tensor *attend_by(int kind, Tensor **x)
     case 1:
         return op_linear_attention(tape, x[0], x[1], x[2], with_lengths(lengths));
     case 2:
-        return op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL);
+        return op_causal_softmax_attention(tape, x[0], x[1], x[2], (SoftmaxAttentionOptions){ 0 });
     case 3:
-        return op_softmax_attention(tape, x[0], x[1], x[2], lengths);
+        return op_softmax_attention(tape, x[0], x[1], x[2],
+                                    (SoftmaxAttentionOptions){ .key_lengths = lengths });
     case 4:
         return op_causal_lsh_attention(tape, x[0], x[1], lsh);
     default:

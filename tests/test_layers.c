@@ -598,7 +598,8 @@ TEST(a_tied_weight_gets_the_gradients_of_both_uses)
     static const int32_t tokens[ROWS] = { 3, 1, 4, 1, 5, 9 }, targets[ROWS] = { 2, 6, 5, 3, 5, 8 };
     Embedding tied = nn_embedding(params, "tied", COUNT, WIDTH);
     Embedding input = nn_embedding(params, "input", COUNT, WIDTH);
-    Linear output = nn_linear_no_bias(params, "output", WIDTH, COUNT);
+    Linear output =
+        nn_linear_with(params, "output", WIDTH, COUNT, (LinearConfig){ .no_bias = true });
     tensor_write(input.weight, test_values(tied.weight));
     tensor_write(output.weight, test_values(tied.weight));
     const Linear head = { .weight = tied.weight };
@@ -627,7 +628,7 @@ TEST(a_tied_weight_gets_the_gradients_of_both_uses)
 TEST(a_layer_without_bias_is_a_product)
 {
     begin();
-    Linear layer = nn_linear_no_bias(params, "l", WIDTH, 3);
+    Linear layer = nn_linear_with(params, "l", WIDTH, 3, (LinearConfig){ .no_bias = true });
     Linear with_bias = nn_linear(params, "m", WIDTH, 3);
     ck_assert(!layer.bias && params_count(params) == 3);
     ck_assert_ptr_eq(params_find(params, "l.weight"), layer.weight);
@@ -637,8 +638,36 @@ TEST(a_layer_without_bias_is_a_product)
     Tensor *x = some_input(), *out = nn_linear_forward(tape, &layer, x);
     Tensor *expected = nn_linear_forward(tape, &with_bias, x);
     assert_identical(test_values(out), test_values(expected), tensor_count(out));
-    assert_raises("nn_linear_no_bias: n: in is 0 and out 3, expected 1 or more",
-                  nn_linear_no_bias(params, "n", 0, 3));
+    end();
+}
+
+/* The kinds draw the same numbers for one name, so these are multiples of the default values. */
+TEST(layers_take_initializers)
+{
+    enum { IN = 16, OUT = 40 };
+    begin();
+    assert_raises(
+        "params_add: k.weight: there is no initializer kind -1",
+        nn_linear_with(params, "k", IN, OUT, (LinearConfig){ .weight = { (Initial)-1, 1 } }));
+    assert_raises("params_add: k.weight: there is no initializer kind 0",
+                  nn_embedding_with(params, "k", IN, OUT, (Initializer){ INITIAL_DEFAULT, 1 }));
+    Params *other = params_new(device, 5);
+    const Linear usual = nn_linear(other, "l", IN, OUT);
+    const Embedding usual_table = nn_embedding(other, "e", IN, OUT);
+    const Linear linear = nn_linear_with(
+        params, "l", IN, OUT,
+        (LinearConfig){ .weight = { INITIAL_UNIFORM, 0.5 }, .bias = { INITIAL_ZERO, 0 } });
+    const Linear half =
+        nn_linear_with(params, "half", IN, OUT, (LinearConfig){ .weight = { INITIAL_ZERO, 0 } });
+    const Embedding table =
+        nn_embedding_with(params, "e", IN, OUT, (Initializer){ INITIAL_NORMAL, 0.25 });
+    for (int i = 0; i < IN * OUT; i++) {
+        ck_assert(test_values(linear.weight)[i] == 2 * test_values(usual.weight)[i]);
+        ck_assert(test_values(table.weight)[i] == test_values(usual_table.weight)[i] / 4);
+    }
+    ck_assert(largest(linear.bias) == 0 && largest(half.weight) == 0);
+    ck_assert_double_ge(largest(half.bias), 0.8 / sqrt(IN));
+    params_free(other);
     end();
 }
 

@@ -241,8 +241,10 @@ TEST(bad_registrations_raise_and_change_nothing)
 TEST(bad_initializers_raise)
 {
     Params *params = params_new(device, 1);
-    assert_raises("params_add: b: there is no initializer kind 6",
-                  params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)6 }));
+    assert_raises("params_add: b: there is no initializer kind 7",
+                  params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)7 }));
+    assert_raises("params_add: b: there is no initializer kind 0",
+                  params_add(params, "b", shape(3), (Initializer){ INITIAL_DEFAULT, 1 }));
     assert_raises("params_add: b: the shape is [3], expected [out, in, ...] for this initializer",
                   params_add(params, "b", shape(3), (Initializer){ INITIAL_XAVIER, 1 }));
     assert_raises("params_add: b: the initializer's scale is -1, expected 0 or more",

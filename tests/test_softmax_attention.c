@@ -5,15 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const SoftmaxAttentionOptions none;
+
+static SoftmaxAttentionOptions with_lengths(Tensor *key_lengths)
+{
+    return (SoftmaxAttentionOptions){ .key_lengths = key_lengths };
+}
+
 /* ---------------------------------------------------------------------------- reference vectors */
 static Tensor *causal_of(Tape *tape, Tensor **in)
 {
-    return op_causal_softmax_attention(tape, in[0], in[1], in[2], NULL);
+    return op_causal_softmax_attention(tape, in[0], in[1], in[2], none);
 }
 
 static Tensor *lengths_of(Tape *tape, Tensor **in)
 {
-    return op_softmax_attention(tape, in[0], in[1], in[2], in[3]);
+    return op_softmax_attention(tape, in[0], in[1], in[2], with_lengths(in[3]));
 }
 
 TEST(reference_vectors)
@@ -23,10 +30,10 @@ TEST(reference_vectors)
 }
 
 static Tensor *softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                                 Tensor *key_lengths, bool causal)
+                                 SoftmaxAttentionOptions options, bool causal)
 {
     return (causal ? op_causal_softmax_attention : op_softmax_attention)(tape, query, key, value,
-                                                                         key_lengths);
+                                                                         options);
 }
 
 /* ------------------------------------------------------------------------------- plain kernels */
@@ -35,6 +42,8 @@ typedef struct Case {
     bool causal;
     const int32_t *lengths;
     Real factor; /* of the queries */
+    const Real *mask;
+    Shape mask_shape;
 } Case;
 
 /* Arguments; dout is the gradient of the result. */
@@ -59,8 +68,11 @@ static Arrays arrays_for(const Case *c)
 static Tensor *attention_of(Tape *tape, Tensor *const *in, void *context)
 {
     const Case *c = context;
-    Tensor *lengths = c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL;
-    return softmax_attention(tape, in[0], in[1], in[2], lengths, c->causal);
+    const SoftmaxAttentionOptions options = {
+        .key_lengths = c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL,
+        .mask = c->mask ? tape_input(tape, c->mask, c->mask_shape) : NULL,
+    };
+    return softmax_attention(tape, in[0], in[1], in[2], options, c->causal);
 }
 
 /* device: NULL for the one under test */
@@ -95,7 +107,7 @@ TEST(equals_plain_for_shapes_around_tile_sizes)
         for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
             for (int causal = 0; causal < 2; causal++)
                 check_case((Case){ 1 + (int64_t)(n + h) % 2, lengths[n], lengths[n], heads[h][0],
-                                   heads[h][1], heads[h][2], causal, NULL, 1 },
+                                   heads[h][1], heads[h][2], causal, .factor = 1 },
                            VECTOR_TOLERANCE);
 }
 
@@ -105,7 +117,7 @@ TEST(more_keys_than_a_block)
     if (device_is_cuda(test_device()))
         return;
     const int32_t lengths[] = { 4097, 9000 };
-    check_case((Case){ 2, 70, 9000, 1, 3, 2, false, lengths, 1 }, VECTOR_TOLERANCE);
+    check_case((Case){ 2, 70, 9000, 1, 3, 2, false, lengths, .factor = 1 }, VECTOR_TOLERANCE);
 }
 
 /* Keys past a length are not read: they hold NaN here, and their gradients are 0. */
@@ -113,7 +125,7 @@ TEST(key_lengths)
 {
     const int32_t lengths[] = { 1, 63, 64, 65, 128, 130, 7 };
     for (int causal = 0; causal < 2; causal++) {
-        Case c = { 7, 130, 130, 2, 6, 10, causal, lengths, 1 };
+        Case c = { 7, 130, 130, 2, 6, 10, causal, lengths, .factor = 1 };
         Arrays x = arrays_for(&c);
         int64_t key_row = c.H * c.D, value_row = c.H * c.M;
         for (int64_t b = 0; b < c.B; b++)
@@ -128,6 +140,118 @@ TEST(key_lengths)
     }
 }
 
+/* ------------------------------------------------------------------------------- additive masks */
+static const Real excluded = -(Real)INFINITY;
+
+/* 0 and -infinity: the first lengths[b] keys, and with causal those up to the query's position. */
+TEST(a_mask_of_infinities_equals_key_lengths_and_the_causal_mask)
+{
+    enum { B = 3, N = 70 };
+    const int32_t lengths[B] = { 1, 64, 67 };
+    for (int causal = 0; causal < 2; causal++) {
+        Case c = { B, N, N, 2, 6, 10, causal, lengths, .factor = 1 };
+        const Arrays x = arrays_for(&c);
+        const Outcome expected = computed(NULL, &c, &x);
+        Real *mask = test_zeros(B * N * N);
+        for (int i = 0; i < B * N * N; i++)
+            if (i % N >= lengths[i / (N * N)] || (causal && i % N > i / N % N))
+                mask[i] = excluded;
+        c = (Case){ B, N, N, 2, 6, 10, false, NULL, 1, mask, shape(B, 1, N, N) };
+        const Outcome y = computed(NULL, &c, &x);
+        assert_outcomes_near("a mask", &y, &expected, VECTOR_TOLERANCE);
+    }
+}
+
+/* op_softmax of the scores and the mask */
+TEST(a_mask_is_added_to_the_scores)
+{
+    enum { B = 2, N = 5, H = 3, KEYS = 7, D = 4 };
+    const Shape shapes[] = { shape(N, KEYS), shape(1, 1, N, KEYS), shape(B, 1, N, KEYS),
+                             shape(1, H, N, KEYS), shape(B, H, N, KEYS) };
+    Tape *tape = tape_new(test_device());
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        Real *values = test_normal(4, shape_count(shapes[s]));
+        values[1] = excluded;
+        Tensor *q = tape_variable(tape, test_normal(1, B * N * H * D), shape(B, N, H, D));
+        Tensor *k = tape_variable(tape, test_normal(2, B * KEYS * H * D), shape(B, KEYS, H, D));
+        Tensor *v = tape_variable(tape, test_normal(3, B * KEYS * H * D), shape(B, KEYS, H, D));
+        Tensor *mask = tape_input(tape, values, shapes[s]);
+        tape_check_finite(tape, true); /* does not find the mask's -infinity */
+        Tensor *out =
+            op_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ .mask = mask });
+        tape_check_finite(tape, false);
+        tape_set_recording(tape, false);
+        Tensor *scores =
+            op_matmul_nt(tape, op_transpose(tape, q, 1, 2), op_transpose(tape, k, 1, 2));
+        Tensor *P = op_softmax(tape, op_add(tape, op_scale(tape, scores, 1 / sqrt(D)), mask));
+        Tensor *expected =
+            op_transpose(tape, op_matmul(tape, P, op_transpose(tape, v, 1, 2)), 1, 2);
+        tape_set_recording(tape, true);
+        assert_close(test_values(out), test_values(expected), tensor_count(out), VECTOR_TOLERANCE);
+        tape_backward(tape, op_sum(tape, op_reshape(tape, out, shape(tensor_count(out))), 0));
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
+/* Over more keys than a block of the CPU: their rows of out and of the gradient are 0, and the
+ * other queries are as without them. */
+TEST(queries_without_keys_get_0)
+{
+    enum { N = 3, KEYS = 4200, D = 5 };
+    Real *mask = test_normal(4, N * KEYS);
+    for (int i = KEYS; i < 2 * KEYS; i++)
+        mask[i] = excluded;
+    for (int i = 0; i < KEYS - 1; i++)
+        mask[i] = excluded; /* query 0 attends to the last key alone */
+    Case c = { 1, N, KEYS, 1, D, D, false, NULL, 1, mask, shape(N, KEYS) };
+    const Arrays x = arrays_for(&c);
+    const Outcome y = check_arrays(&c, &x, VECTOR_TOLERANCE);
+    for (int i = D; i < 2 * D; i++)
+        ck_assert(y.values[OUT][i] == 0 && y.values[DQUERY][i] == 0);
+    assert_close(y.values[OUT], x.value + (KEYS - 1) * D, D, VECTOR_TOLERANCE);
+    for (int i = 2 * D; i < 3 * D; i++)
+        ck_assert(y.values[OUT][i] != 0 && y.values[DQUERY][i] != 0);
+    for (int i = 0; i < KEYS * D; i++)
+        ck_assert(isfinite(y.values[DKEY][i]) && isfinite(y.values[DVALUE][i]));
+}
+
+TEST(misuse_of_masks_raises)
+{
+    Tape *tape = tape_new(test_device()), *other = tape_new(test_device());
+    Real *values = test_zeros(2 * 3 * 4 * 5);
+    Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
+    Tensor *key = tape_input(tape, values, shape(2, 5, 3, 2));
+#define WITH_MASK(tensor) ((SoftmaxAttentionOptions){ .mask = (tensor) })
+    const Shape wrong[] = { shape(5, 4),       shape(2, 4, 5),    shape(2, 2, 4, 5),
+                            shape(3, 3, 4, 5), shape(2, 3, 4, 4), shape(2, 3, 1, 5) };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char sentence[200];
+        snprintf(
+            sentence, sizeof sentence,
+            "op_softmax_attention: mask is %s, expected [4,5], or [2,3,4,5] where 1 may replace "
+            "the first two sizes",
+            shape_text(wrong[i]).text);
+        assert_raises(sentence,
+                      op_softmax_attention(tape, query, key, key,
+                                           WITH_MASK(tape_input(tape, values, wrong[i]))));
+    }
+    assert_raises(
+        "op_causal_softmax_attention: mask requires a gradient, and the operation computes "
+        "none for it",
+        op_causal_softmax_attention(tape, query, query, query,
+                                    WITH_MASK(tape_variable(tape, values, shape(4, 4)))));
+    assert_raises("op_softmax_attention: mask has dtype int32, expected Real",
+                  op_softmax_attention(
+                      tape, query, key, key,
+                      WITH_MASK(tape_input_i32(tape, (const int32_t *)values, shape(4, 5)))));
+    assert_raises("op_softmax_attention: mask belongs to another tape",
+                  op_softmax_attention(tape, query, key, key,
+                                       WITH_MASK(tape_input(other, values, shape(4, 5)))));
+    tape_free(other);
+    tape_free(tape);
+}
+
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands: the exponentials neither overflow nor all underflow. A score of
  * magnitude S has an error of S eps, and so has the exponent of a probability. */
@@ -135,14 +259,14 @@ TEST(large_scores)
 {
     double tolerance = sizeof(Real) == sizeof(float) ? 1e-2 : 1e-9;
     for (int causal = 0; causal < 2; causal++)
-        check_case((Case){ 1, 140, 140, 2, 8, 8, causal, NULL, 1000 }, tolerance);
+        check_case((Case){ 1, 140, 140, 2, 8, 8, causal, .factor = 1000 }, tolerance);
 }
 
 /* Every later tile has larger scores than all tiles before it, or smaller ones. */
 TEST(rising_and_falling_scores)
 {
     for (int falling = 0; falling < 2; falling++) {
-        Case c = { 1, 200, 200, 1, 1, 4, false, NULL, 1 };
+        Case c = { 1, 200, 200, 1, 1, 4, false, .factor = 1 };
         Arrays x = arrays_for(&c);
         for (int64_t j = 0; j < c.keys; j++)
             x.key[j] = (Real)(falling ? -j : j) / 8;
@@ -164,7 +288,7 @@ static bool row_has_nan(const Real *out, int64_t row, int64_t count)
 TEST(nan_reaches_the_rows_that_attend_to_it)
 {
     enum { N = 100, AT = 70 };
-    Case c = { 1, N, N, 1, 3, 2, true, NULL, 1 };
+    Case c = { 1, N, N, 1, 3, 2, true, .factor = 1 };
     Arrays x = arrays_for(&c);
     Real before = x.query[AT * 3];
     x.query[AT * 3] = (Real)NAN;
@@ -204,7 +328,7 @@ TEST(one_tensor_for_three_inputs_with_any_number_of_threads)
     for (int i = 0; i < 2; i++) {
         test_set_threads(i ? 5 : 1);
         Tensor *all = tape_variable(tape, values, shape(1, N, 1, 1));
-        Tensor *out = op_softmax_attention(tape, all, all, all, NULL);
+        Tensor *out = op_softmax_attention(tape, all, all, all, none);
         tape_backward_from(tape, out, tape_input(tape, values, out->shape));
         results[i] = test_values(tensor_gradient(all));
         tape_reset(tape);
@@ -221,7 +345,7 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
     size_t before = device_memory(device).current;
     Real *values = test_normal(1, N * H * 8);
     Tensor *all = tape_variable(tape, values, shape(1, N, H, 8));
-    Tensor *out = op_causal_softmax_attention(tape, all, all, all, NULL);
+    Tensor *out = op_causal_softmax_attention(tape, all, all, all, none);
     if (backward)
         tape_backward_from(tape, out, tape_input(tape, values, out->shape));
     size_t peak = device_memory(device).peak - before;
@@ -254,7 +378,7 @@ TEST(sums_over_many_keys_stay_accurate)
     Tape *tape = tape_new(device_open("cpu"));
     Tensor *query = tape_variable(tape, &q, shape(1, 1, 1, 1));
     Tensor *result = op_softmax_attention(tape, query, tape_input(tape, key, shape(1, KEYS, 1, 1)),
-                                          tape_input(tape, value, shape(1, KEYS, 1, 1)), NULL);
+                                          tape_input(tape, value, shape(1, KEYS, 1, 1)), none);
     tape_backward(tape, result);
     ck_assert_double_le(fabs((double)test_values(result)[0] - out), 5e-7 * out);
     ck_assert_double_le(fabs((double)test_values(tensor_gradient(query))[0] - dquery),
@@ -284,29 +408,29 @@ TEST(misuse_raises)
     Tensor *four_heads = tape_input(tape, values, shape(2, 4, 4, 2));
     Tensor *lengths = tape_input_i32(tape, integers, shape(2));
     assert_raises("op_softmax_attention: query is NULL",
-                  op_softmax_attention(tape, NULL, query, query, NULL));
+                  op_softmax_attention(tape, NULL, query, query, none));
     assert_raises("op_softmax_attention: query has dtype int32, expected Real",
-                  op_softmax_attention(tape, lengths, query, query, NULL));
+                  op_softmax_attention(tape, lengths, query, query, none));
     assert_raises("op_softmax_attention: query is [2,4,6], expected four axes, [B, N, H, D]",
-                  op_softmax_attention(tape, flat, query, query, NULL));
+                  op_softmax_attention(tape, flat, query, query, none));
     assert_raises("op_softmax_attention: key is NULL; give both key and value, or neither when "
                   "query holds all three",
-                  op_softmax_attention(tape, query, NULL, query, NULL));
+                  op_softmax_attention(tape, query, NULL, query, none));
     assert_raises("op_softmax_attention: value is NULL; give both key and value, or neither when "
                   "query holds all three",
-                  op_softmax_attention(tape, query, query, NULL, NULL));
+                  op_softmax_attention(tape, query, query, NULL, none));
     assert_raises("op_softmax_attention: query without key and value must hold all three, "
                   "[B, N, 3 H, D], but is [2,4,4,2]: its third size is no multiple of 3",
-                  op_softmax_attention(tape, four_heads, NULL, NULL, NULL));
+                  op_softmax_attention(tape, four_heads, NULL, NULL, none));
     assert_raises("op_softmax_attention: key is [2,4,3,3], expected [B, N, H, D] with the B, H, D "
                   "of query, [2,4,3,2]",
-                  op_softmax_attention(tape, query, wide, query, NULL));
+                  op_softmax_attention(tape, query, wide, query, none));
     assert_raises("op_causal_softmax_attention: key is [2,5,3,2], expected the same number of "
                   "positions as query, [2,4,3,2]",
-                  op_causal_softmax_attention(tape, query, five, five, NULL));
+                  op_causal_softmax_attention(tape, query, five, five, none));
     assert_raises("op_softmax_attention: value is [2,4,3,2], expected [B, N, H, M] with the B, N, "
                   "H of key, [2,5,3,2]",
-                  op_softmax_attention(tape, query, five, query, NULL));
+                  op_softmax_attention(tape, query, five, query, none));
     tape_free(tape);
 }
 
@@ -317,16 +441,16 @@ TEST(misuse_of_key_lengths_raises)
     const int32_t integers[] = { 1, 4, 3, 0, 5, 1 };
     Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
     assert_raises("op_softmax_attention: key_lengths has dtype Real, expected int32",
-                  op_softmax_attention(tape, query, query, query, query));
-    assert_raises(
-        "op_softmax_attention: key_lengths is [3], expected [2]: one per sequence",
-        op_softmax_attention(tape, query, query, query, tape_input_i32(tape, integers, shape(3))));
+                  op_softmax_attention(tape, query, query, query, with_lengths(query)));
+    assert_raises("op_softmax_attention: key_lengths is [3], expected [2]: one per sequence",
+                  op_softmax_attention(tape, query, query, query,
+                                       with_lengths(tape_input_i32(tape, integers, shape(3)))));
     assert_raises("op_softmax_attention: key_lengths[1] is 0, expected 1 to 4, the number of keys",
                   op_softmax_attention(tape, query, query, query,
-                                       tape_input_i32(tape, integers + 2, shape(2))));
+                                       with_lengths(tape_input_i32(tape, integers + 2, shape(2)))));
     assert_raises("op_softmax_attention: key_lengths[0] is 5, expected 1 to 4, the number of keys",
                   op_softmax_attention(tape, query, query, query,
-                                       tape_input_i32(tape, integers + 4, shape(2))));
+                                       with_lengths(tape_input_i32(tape, integers + 4, shape(2)))));
     tape_free(tape);
 }
 

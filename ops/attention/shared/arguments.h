@@ -2,6 +2,9 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_ARGUMENTS_H
 #define TAPEGRAD_OPS_ATTENTION_SHARED_ARGUMENTS_H
 
+#include <float.h>
+#include <math.h>
+
 #include "ops/ops.h"
 #include "tensor/kernel.h"
 
@@ -16,7 +19,9 @@ typedef struct AttentionInputs {
     const Real *value;          /* [B, keys, H, M] */
     const int32_t *key_lengths; /* [B], or NULL: every sequence has all keys */
     const int32_t *offsets;     /* [B + 1], or NULL */
+    const Real *mask;           /* of softmax attention, or NULL: attention_mask_at */
     int64_t query_stride, key_stride, value_stride;
+    int64_t mask_sequence_stride, mask_head_stride; /* 0: the same mask for all of them */
     int64_t B, N, keys, H, D, M;
 } AttentionInputs;
 
@@ -42,6 +47,18 @@ static inline int64_t attention_value_at(const AttentionInputs *a, int64_t b, in
 static inline int64_t attention_row_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
 {
     return (b * a->N + n) * a->H + h;
+}
+
+/* Of query n and key 0 in the mask; the other keys follow. */
+static inline int64_t attention_mask_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
+{
+    return b * a->mask_sequence_stride + h * a->mask_head_stride + n * a->keys;
+}
+
+/* The maximum of no scores. With a mask it is finite, because -infinity - -infinity is NaN. */
+static inline Real attention_lowest(const AttentionInputs *a)
+{
+    return a->mask ? -(Real)FLT_MAX : -(Real)INFINITY;
 }
 
 /* sum_c x_c y_c, of plain kernels */
@@ -97,12 +114,12 @@ typedef struct LinearScanGradient {
 
 /* Names of an operation and its arguments in error messages. */
 typedef struct AttentionLabels {
-    const char *name, *query, *key, *value, *key_lengths, *offsets, *state;
+    const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask;
 } AttentionLabels;
 #define ATTENTION_LABELS(name, query, key)                                                         \
     {                                                                                              \
         name, name ": " query, name ": " key, name ": value", name ": key_lengths",                \
-            name ": offsets", name ": state"                                                       \
+            name ": offsets", name ": state", name ": mask"                                        \
     }
 
 /* A packed query holds 3 tensors, query, key and value; query_key of LSH attention holds 2. */

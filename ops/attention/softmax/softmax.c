@@ -1,8 +1,9 @@
 /* Softmax attention (Vaswani et al. 2017, equation 1) in tiles (Dao et al. 2022, FlashAttention),
  * for one sequence and one head: queries q_i and keys k_j have D elements, values v_j have M. Sums
- * over j run over the keys that query i sees: j < key_length, and j <= i under the causal mask.
+ * over j run over the keys that query i sees: j < key_length, and j <= i under the causal mask. The
+ * additive mask, if there is one, is a constant.
  *
- *   s_ij = q_i.k_j / sqrt D        P_ij = e^s_ij / sum_j e^s_ij        out_i = sum_j P_ij v_j
+ *   s_ij = q_i.k_j / sqrt D + mask_ij      P_ij = e^s_ij / sum_j e^s_ij      out_i = sum_j P_ij v_j
  *
  * Forward: online softmax. A row of s is computed one tile of keys at a time. For the keys so far
  * the row holds the maximum m, the sum l = sum_j e^(s_ij - m), and o = sum_j e^(s_ij - m) v_j. No
@@ -10,6 +11,8 @@
  *   l <- e^(m - m') l        o <- e^(m - m') o        m <- m'
  * because e^(s - m') = e^(m - m') e^(s - m), and then adds its own terms. After the last tile
  *   out_i = o / l        L_i = ln sum_j e^s_ij = m + ln l
+ * mask_ij = -infinity gives P_ij = 0. Where it excludes all keys of a query, l = 0: then out_i = 0,
+ * and with L_i = 0 the backward pass finds P_ij = e^-infinity = 0 too.
  *
  * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out and L_i, one
  * number per row, from which a tile of P is recomputed in one step: P_ij = e^(s_ij - L_i).
@@ -35,10 +38,13 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-/* s_ij of a row q of queries and a row k of keys */
-static Real softmax_score(const Real *q, const Real *k, int64_t D)
+/* s_ij of head h of sequence b */
+static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    return (Real)(attention_dot(q, k, D) / sqrt((double)D));
+    const Real *q = a->query + attention_query_at(a, b, h, i);
+    const Real *k = a->key + attention_key_at(a, b, h, j);
+    const Real s = (Real)(attention_dot(q, k, a->D) / sqrt((double)a->D));
+    return a->mask ? s + a->mask[attention_mask_at(a, b, h, i) + j] : s;
 }
 
 /* Query i attends to the keys j < visible_end. */
@@ -57,11 +63,10 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
         Real *s = rows + head * a->keys; /* s_ij, then e^(s_ij - m) */
         for (int64_t i = 0; i < a->N; i++) {
             const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
-            const Real *q = a->query + attention_query_at(a, b, h, i);
-            Real m = -(Real)INFINITY;
+            Real m = attention_lowest(a);
             double l = 0;
             for (int64_t j = 0; j < end; j++) {
-                s[j] = softmax_score(q, a->key + attention_key_at(a, b, h, j), a->D);
+                s[j] = softmax_score(a, b, h, i, j);
                 m = s[j] > m ? s[j] : m;
             }
             for (int64_t j = 0; j < end; j++)
@@ -70,9 +75,9 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
                 double o = 0;
                 for (int64_t j = 0; j < end; j++)
                     o += s[j] * a->value[attention_value_at(a, b, h, j) + c];
-                out[row * a->M + c] = (Real)(o / l);
+                out[row * a->M + c] = l == 0 ? 0 : (Real)(o / l);
             }
-            log_sum[row] = m + (Real)log(l);
+            log_sum[row] = l == 0 ? 0 : m + (Real)log(l);
         }
     }
     device_workspace_free(rows);
@@ -94,7 +99,7 @@ void softmax_attention_backward_plain(AttentionGradient d, const Real *dout, con
             for (int64_t j = 0; j < end; j++) {
                 const Real *k = a->key + attention_key_at(a, b, h, j);
                 const double dP = attention_dot(g, a->value + attention_value_at(a, b, h, j), M);
-                const Real P = real_exp(softmax_score(q, k, D) - log_sum[row]);
+                const Real P = real_exp(softmax_score(a, b, h, i, j) - log_sum[row]);
                 const Real dS = (Real)(P * (dP - D_i) / sqrt((double)D)); /* dS_ij / sqrt D */
                 for (int64_t c = 0; c < D; c++)
                     dq[i * D + c] += dS * k[c];
@@ -111,44 +116,72 @@ void softmax_attention_backward_plain(AttentionGradient d, const Real *dout, con
     attention_workspace_free(sums);
 }
 
+/* The mask is an attribute, since an input of -infinity would stop tape_check_finite. */
+typedef struct SoftmaxAttributes {
+    AttentionInputs x;
+    bool causal;
+} SoftmaxAttributes;
+
 static void softmax_attention_backward(Node *node)
 {
-    Tensor **in = node->inputs, *out = node->outputs[0], *log_sum = node->saved[0];
-    const AttentionInputs a = attention_of(in[0], in[1], in[2], in[3], PACKED_QUERY);
+    Tensor *out = node->outputs[0], *log_sum = node->saved[0];
+    const SoftmaxAttributes *a = node->attributes;
     const Real *dout = tape_upstream(node, 0);
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
-    kernels_of(out)->softmax_attention_backward(d, dout, out->data, log_sum->data, &a,
-                                                *(const bool *)node->attributes);
+    kernels_of(out)->softmax_attention_backward(d, dout, out->data, log_sum->data, &a->x,
+                                                a->causal);
+}
+
+static void use_mask(Tape *tape, const char *label, Tensor *mask, AttentionInputs *a)
+{
+    tape_use_real(tape, label, mask);
+    const int64_t *size = mask->shape.size;
+    const bool all = mask->shape.rank == 4;
+    const int64_t B = all ? size[0] : 1, H = all ? size[1] : 1;
+    if (!(all || mask->shape.rank == 2) || (B != 1 && B != a->B) || (H != 1 && H != a->H) ||
+        size[2 * all] != a->N || size[2 * all + 1] != a->keys)
+        tape_error(tape, "%s is %s, expected %s, or %s where 1 may replace the first two sizes",
+                   label, shape_text(mask->shape).text, shape_text(shape(a->N, a->keys)).text,
+                   shape_text(shape(a->B, a->H, a->N, a->keys)).text);
+    if (mask->requires_grad)
+        tape_error(tape, "%s requires a gradient, and the operation computes none for it", label);
+    a->mask = mask->data;
+    a->mask_sequence_stride = B > 1 ? H * a->N * a->keys : 0;
+    a->mask_head_stride = H > 1 ? a->N * a->keys : 0;
 }
 
 static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
-                                 Tensor *value, Tensor *key_lengths, bool causal)
+                                 Tensor *value, SoftmaxAttentionOptions options, bool causal)
 {
+    Tensor *key_lengths = options.key_lengths;
     attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
     attention_cast_alike(tape, &query, &key, &value);
-    const AttentionInputs a = attention_of(query, key, value, key_lengths, PACKED_QUERY);
-    Tensor *out = tape_tensor_of(tape, query->type, shape(a.B, a.N, a.H, a.M));
-    Tensor *log_sum = tape_tensor(tape, shape(a.B, a.N, a.H));
-    kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, &a, causal);
+    SoftmaxAttributes all = { attention_of(query, key, value, key_lengths, PACKED_QUERY), causal };
+    const AttentionInputs *a = &all.x;
+    if (options.mask)
+        use_mask(tape, labels.mask, options.mask, &all.x);
+    Tensor *out = tape_tensor_of(tape, query->type, shape(a->B, a->N, a->H, a->M));
+    Tensor *log_sum = tape_tensor(tape, shape(a->B, a->N, a->H));
+    kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths },
                               .outputs = { out },
                               .saved = { log_sum },
-                              .attributes = tape_save(tape, &causal, sizeof causal) });
+                              .attributes = tape_save(tape, &all, sizeof all) });
     return out;
 }
 
 Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                                    Tensor *key_lengths)
+                                    SoftmaxAttentionOptions options)
 {
     const AttentionLabels labels = ATTENTION_LABELS("op_causal_softmax_attention", "query", "key");
-    return softmax_attention(tape, labels, query, key, value, key_lengths, true);
+    return softmax_attention(tape, labels, query, key, value, options, true);
 }
 
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                             Tensor *key_lengths)
+                             SoftmaxAttentionOptions options)
 {
     const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention", "query", "key");
-    return softmax_attention(tape, labels, query, key, value, key_lengths, false);
+    return softmax_attention(tape, labels, query, key, value, options, false);
 }

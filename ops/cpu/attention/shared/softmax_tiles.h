@@ -198,22 +198,38 @@ static void contribute_head(int type, Gradient d, int64_t at, int64_t stride, co
            factor, AHEAD);
 }
 
-/* out [M] = o_i / l_i, of this dtype; returns L_i = m_i + ln l_i. */
+/* out [M] = o_i / l_i, of this dtype; returns L_i = m_i + ln l_i. Both are 0 if all keys of the
+ * query are masked. */
 static Real store_out(int type, Real *out, const QueryTile *t, int64_t i)
 {
     const GradientRows row = { type, { out, false }, 0, 1, t->head.a->M };
-    unpack(&row, t->out + i * t->M, t->M, 1 / t->l[i], 0);
-    return t->m[i] + (Real)log((double)t->l[i]);
+    const bool nothing = t->l[i] == 0;
+    unpack(&row, t->out + i * t->M, t->M, nothing ? 0 : 1 / t->l[i], 0);
+    return nothing ? 0 : t->m[i] + (Real)log((double)t->l[i]);
 }
 
 /* ----------------------------------------------------------------------------------------- tiles
  * weighted is a compile-time constant. */
+
+/* s += mask. Not inlined: see backward_tile. */
+__attribute__((noinline)) static void add_mask(QueryTile *t, const KeyTile *k)
+{
+    const AttentionInputs *a = t->head.a;
+    const int64_t keys = k->keys, columns = k->columns;
+    const Real *mask =
+        a->mask + k->start + attention_mask_at(a, t->head.b, t->head.h, t->first + k->skip);
+    for (int64_t i = 0; i < k->queries; i++)
+        for (int64_t j = 0; j < keys; j++)
+            t->P[j * columns + i] += mask[i * a->keys + j];
+}
 
 /* P [keys, columns] = the score tile s */
 ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
 {
     set_product(t->P, k->key, t->D, t->query_transposed + k->skip, t->columns, k->rows,
                 t->head.a->D, k->columns);
+    if (t->head.a->mask)
+        add_mask(t, k);
     for (int64_t j = 0; k->diagonal && j < k->keys; j++)
         for (int64_t i = 0; i < minimum(j, k->columns); i++)
             t->P[j * k->columns + i] = -INFINITY;

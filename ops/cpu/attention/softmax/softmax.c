@@ -158,7 +158,7 @@ static void softmax_forward_tile(Real *out, Real *log_sum, SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++)
-        t->m[i] = -INFINITY;
+        t->m[i] = attention_lowest(u->p->a);
     for (int64_t block = 0; block < u->visible; block += KEY_BLOCK) {
         const int64_t end = minimum(block + KEY_BLOCK, u->visible);
         memset(t->l, 0, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
