@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -38,14 +39,17 @@ void test_set_threads(int count)
 }
 
 static TCase *registered;
+static int registered_count; /* tests */
 
 void test_register(const TTest *test)
 {
     if (!registered)
         registered = tcase_create("tests");
     const char *alone = getenv("TEST"); /* TEST=name runs that test only */
-    if (!alone || strcmp(alone, test->name) == 0)
-        tcase_add_test(registered, test);
+    if (alone && strcmp(alone, test->name) != 0)
+        return;
+    tcase_add_test(registered, test);
+    registered_count++;
 }
 
 /* In seconds of processor time, which a busy machine does not lengthen; and of wall time, against
@@ -59,6 +63,10 @@ static void limit_processor_time(void)
 
 int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
 {
+    if (registered_count == 0) {
+        fprintf(stderr, "%s: TEST=%s: no test has this name\n", name, getenv("TEST"));
+        return EXIT_FAILURE;
+    }
     Suite *suite = suite_create(name);
     tcase_set_timeout(registered, WALL_LIMIT);
     tcase_add_checked_fixture(registered, limit_processor_time, NULL);

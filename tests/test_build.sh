@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi, and for other processors, with a
-# stub of a compiler.
+# stub of a compiler; and the choice of a test by name.
 set -u
 unset MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL ARCH CUDA NVCC_ARCHS WERROR # of the make that runs this test
 count=0 failures=0
@@ -72,6 +72,13 @@ has "-march=native " library
 has "-Werror" library WERROR=yes
 lacks "-Werror" library # newer compilers have new warnings
 [ "$(uname -m)" != x86_64 ] || has "ARCH=x86-64-v3 install-files" install
+
+# A misspelled TEST is not a success.
+count=$((count + 1))
+expected='random: TEST=no_such_test: no test has this name; 1'
+found=$(TEST=no_such_test "${TAPEGRAD_BUILD:-build}/tests/test_random" 2>&1; echo "; $?")
+[ "${found//$'\n'/}" = "$expected" ] ||
+    { failures=$((failures + 1)) && echo "TEST=no_such_test printed \"$found\", expected \"$expected\""; }
 
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
 [ "$failures" -eq 0 ]
