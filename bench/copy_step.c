@@ -39,7 +39,7 @@ static void run(void *context)
     Tensor *x = nn_embedding_forward(s->tape, &s->embedding, s->tokens);
     Tensor *parts[] = { x, op_broadcast_to(s->tape, s->positions, x->shape) };
     x = op_concat(s->tape, parts, 2, -1);
-    x = nn_transformer_forward(s->tape, &s->transformer, x, NULL);
+    x = nn_transformer_forward(s->tape, &s->transformer, x, (AttentionOptions){ 0 });
     Tensor *logits = nn_linear_forward(s->tape, &s->head, x);
     Tensor *loss = op_cross_entropy(s->tape, logits, s->tokens, NULL);
     tape_backward(s->tape, loss);

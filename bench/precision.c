@@ -31,7 +31,7 @@ static Pass run(Device *device, Precision precision, const int32_t *tokens)
     Tensor *x = nn_embedding_forward(tape, &embedding, read);
     Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
     x = op_concat(tape, parts, 2, -1);
-    x = nn_transformer_forward(tape, &transformer, x, NULL);
+    x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
     Tensor *loss = op_cross_entropy(tape, nn_linear_forward(tape, &head, x), read, NULL);
     tape_backward(tape, loss);
     const Pass pass = { params, tensor_item(loss) };

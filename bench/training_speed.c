@@ -48,7 +48,7 @@ static void step(void *context)
     const Model *m = context;
     Tensor *x = nn_embedding_forward(m->tape, &m->embedding, m->tokens);
     x = op_add(m->tape, x, m->positions);
-    x = nn_transformer_forward(m->tape, &m->transformer, x, NULL);
+    x = nn_transformer_forward(m->tape, &m->transformer, x, (AttentionOptions){ 0 });
     Tensor *logits = op_matmul_nt(m->tape, x, m->embedding.weight);
     tape_backward(m->tape, op_cross_entropy(m->tape, logits, m->targets, NULL));
     params_clip_gradients(m->params, 1);

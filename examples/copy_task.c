@@ -57,7 +57,7 @@ static Tensor *forward(Tape *tape, const Model *model, Tensor *tokens)
     Tensor *x = nn_embedding_forward(tape, &model->embedding, tokens);
     Tensor *positions = op_broadcast_to(tape, model->positions, x->shape);
     x = op_concat(tape, (Tensor *[]){ x, positions }, 2, -1); /* [BATCH, LENGTH, WIDTH] */
-    x = nn_transformer_forward(tape, &model->transformer, x, NULL);
+    x = nn_transformer_forward(tape, &model->transformer, x, (AttentionOptions){ 0 });
     return nn_linear_forward(tape, &model->head, x);
 }
 

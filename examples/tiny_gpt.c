@@ -67,7 +67,7 @@ int main(int argc, char **argv)
         Tensor *x = tape_input_i32(tape, tokens[0], shape(BATCH, LENGTH));
         x = nn_embedding_forward(tape, &bytes, x); /* [BATCH, LENGTH, WIDTH] */
         x = op_add(tape, x, positions.weight);     /* the same for each sequence */
-        x = nn_transformer_forward(tape, &transformer, x, NULL);
+        x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
         x = nn_linear_forward(tape, &head, x); /* [BATCH, LENGTH, BYTES] */
         Tensor *targets = tape_input_i32(tape, next[0], shape(BATCH, LENGTH));
         Tensor *loss = op_cross_entropy(tape, x, targets, NULL);

@@ -59,10 +59,9 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
     return input;
 }
 
-Attention nn_attention(Params *params, const char *name, TransformerConfig config)
+/* Without its linear layers */
+static Attention attention_new(Params *params, const char *name, TransformerConfig config)
 {
-    config = nn_transformer_config("nn_attention", config);
-    const int64_t width = config.heads * config.head_dim;
     Attention attention = {
         .heads = config.heads,
         .head_dim = config.head_dim,
@@ -75,18 +74,43 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
     };
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
-    attention.input = input_new(params, name, &attention, config.initial_std);
-    attention.output = nn_linear_with(params, nn_name(name, "out").text, width, width,
-                                      nn_linear_config(width, nn_residual_std(&config)));
     return attention;
 }
 
-static void check_attention_input(Tape *tape, const Attention *attention, Tensor *x)
+Attention nn_attention(Params *params, const char *name, TransformerConfig config)
 {
-    const int64_t width = attention->heads * attention->head_dim;
-    tape_use(tape, "nn_attention_forward: x", x);
+    config = nn_transformer_config("nn_attention", config);
+    const int64_t width = config.heads * config.head_dim;
+    Attention attention = attention_new(params, name, config);
+    attention.input = input_new(params, name, &attention, config.initial_std);
+    attention.output = nn_linear_part(params, name, "out", width, width, nn_residual_std(&config));
+    return attention;
+}
+
+CrossAttention nn_cross_attention(Params *params, const char *name, int64_t memory_width,
+                                  TransformerConfig config)
+{
+    config = nn_transformer_config("nn_cross_attention", config);
+    if (config.attention != ATTENTION_LINEAR && config.attention != ATTENTION_SOFTMAX)
+        error_raise("nn_cross_attention: attention is %d, expected ATTENTION_LINEAR or "
+                    "ATTENTION_SOFTMAX",
+                    (int)config.attention);
+    const int64_t width = config.heads * config.head_dim;
+    const double std = config.initial_std;
+    Attention attention = attention_new(params, name, config);
+    attention.input = nn_linear_part(params, name, "query", width, width, std);
+    const Linear key = nn_linear_part(params, name, "key", memory_width, width, std);
+    const Linear value = nn_linear_part(params, name, "value", memory_width, width, std);
+    attention.output = nn_linear_part(params, name, "out", width, width, nn_residual_std(&config));
+    return (CrossAttention){ attention, key, value };
+}
+
+/* label: "function: x" */
+static void check_attention_input(Tape *tape, const char *label, Tensor *x, int64_t width)
+{
+    tape_use(tape, label, x);
     if (x->shape.rank != 3 || x->shape.size[2] != width)
-        tape_error(tape, "nn_attention_forward: x %s, expected [B, N, %lld]", tensor_text(x).text,
+        tape_error(tape, "%s %s, expected [B, N, %lld]", label, tensor_text(x).text,
                    (long long)width);
 }
 
@@ -107,18 +131,20 @@ static Tensor *map_features(Tape *tape, const Attention *attention, Tensor *x, b
     return op_random_features(tape, x, attention->projection);
 }
 
-/* packed [B, N, 3 H, D]: see attend */
-static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *packed,
-                             Tensor *key_lengths, const AttentionCache *cache)
+static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
+                             Tensor *value, Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *sums = NULL;
     FeatureMap feature_map = (FeatureMap)attention->features;
-    Tensor *query = packed, *key = NULL, *value = NULL;
     if (attention->features > FEATURES_IDENTITY) {
         const int64_t H = attention->heads;
-        query = map_features(tape, attention, op_slice(tape, packed, 2, 0, H), true);
-        key = map_features(tape, attention, op_slice(tape, packed, 2, H, H), false);
-        value = op_slice(tape, packed, 2, 2 * H, H);
+        if (!key) {
+            value = op_slice(tape, query, 2, 2 * H, H);
+            key = op_slice(tape, query, 2, H, H);
+            query = op_slice(tape, query, 2, 0, H);
+        }
+        query = map_features(tape, attention, query, true);
+        key = map_features(tape, attention, key, false);
         feature_map = FEATURE_MAP_IDENTITY;
     }
     if (attention->kind == ATTENTION_LINEAR)
@@ -163,14 +189,13 @@ static void append_to_cache(Tape *tape, Tensor *packed, const AttentionCache *ca
         }
 }
 
-static Tensor *attend_softmax(Tape *tape, const Attention *attention, Tensor *packed,
-                              Tensor *key_lengths, const AttentionCache *cache)
+static Tensor *attend_causal_softmax(Tape *tape, const Attention *attention, Tensor *packed,
+                                     SoftmaxAttentionOptions options, const AttentionCache *cache)
 {
     if (cache)
         append_to_cache(tape, packed, cache);
     if (!cache || !cache->lengths)
-        return op_causal_softmax_attention(tape, packed, NULL, NULL,
-                                           (SoftmaxAttentionOptions){ .key_lengths = key_lengths });
+        return op_causal_softmax_attention(tape, packed, NULL, NULL, options);
     return op_softmax_attention(tape, op_slice(tape, packed, 2, 0, attention->heads),
                                 op_transpose(tape, (Tensor *)&cache->state->keys, 1, 2),
                                 op_transpose(tape, (Tensor *)&cache->state->values, 1, 2),
@@ -190,42 +215,74 @@ static Tensor *attend_lsh(Tape *tape, const Attention *attention, Tensor *packed
     return op_lsh_attention(tape, packed, NULL, options);
 }
 
-/* packed [B, N, 3 H, D]: the H heads of queries, then of keys, then of values; see
- * attend_lsh. */
-static Tensor *attend(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths,
-                      const AttentionCache *cache)
+/* query, key and value [B, N, H, D], returned in this shape; or key and value NULL and query
+ * [B, N, 3 H, D], the H heads of queries, then of keys, then of values; see attend_lsh. */
+static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
+                      Tensor *value, AttentionOptions options, const AttentionCache *cache)
 {
-    switch (attention->kind) {
+    const AttentionKind kind = attention->kind;
+    const SoftmaxAttentionOptions softmax = { options.key_lengths, options.mask };
+    if (options.mask && kind != ATTENTION_SOFTMAX && kind != ATTENTION_CAUSAL_SOFTMAX)
+        tape_error(tape, "nn_attention: attention %d takes no mask; softmax attention does",
+                   (int)kind);
+    switch (kind) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
-        return attend_linear(tape, attention, packed, key_lengths, cache);
+        return attend_linear(tape, attention, query, key, value, options.key_lengths, cache);
     case ATTENTION_CAUSAL_SOFTMAX:
-        return attend_softmax(tape, attention, packed, key_lengths, cache);
+        return attend_causal_softmax(tape, attention, query, softmax, cache);
     case ATTENTION_SOFTMAX:
-        return op_softmax_attention(tape, packed, NULL, NULL,
-                                    (SoftmaxAttentionOptions){ .key_lengths = key_lengths });
+        return op_softmax_attention(tape, query, key, value, softmax);
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
-        return attend_lsh(tape, attention, packed, key_lengths);
+        return attend_lsh(tape, attention, query, options.key_lengths);
     }
-    tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->kind);
+    tape_error(tape, "nn_attention: there is no attention %d", (int)kind);
+}
+
+/* [B, N, width] to [B, N, H, D], and back */
+static Tensor *split_heads(Tape *tape, const Linear *linear, Tensor *x, int64_t D)
+{
+    const int64_t B = x->shape.size[0], N = x->shape.size[1];
+    x = nn_linear_forward(tape, linear, x);
+    return op_reshape(tape, x, shape(B, N, x->shape.size[2] / D, D));
+}
+
+static Tensor *join_heads(Tape *tape, const Linear *linear, Tensor *x)
+{
+    const int64_t *size = x->shape.size;
+    return nn_linear_forward(tape, linear,
+                             op_reshape(tape, x, shape(size[0], size[1], size[2] * size[3])));
 }
 
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
-                                    Tensor *key_lengths, const AttentionCache *cache)
+                                    AttentionOptions options, const AttentionCache *cache)
 {
-    check_attention_input(tape, attention, x);
-    const int64_t B = x->shape.size[0], N = x->shape.size[1];
-    const int64_t H = attention->heads, D = attention->head_dim;
-    Tensor *packed = nn_linear_forward(tape, &attention->input, x);
-    packed = op_reshape(tape, packed, shape(B, N, part_count(attention) * H, D));
-    Tensor *out = attend(tape, attention, packed, key_lengths, cache); /* [B, N, H, D] */
-    out = op_reshape(tape, out, shape(B, N, H * D));
-    return nn_linear_forward(tape, &attention->output, out);
+    const int64_t D = attention->head_dim;
+    check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
+    Tensor *packed = split_heads(tape, &attention->input, x, D);
+    Tensor *out = attend(tape, attention, packed, NULL, NULL, options, cache);
+    return join_heads(tape, &attention->output, out);
 }
 
-Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x, Tensor *key_lengths)
+Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
+                             AttentionOptions options)
 {
     nn_need_layer("nn_attention_forward", attention);
-    return nn_attention_forward_cached(tape, attention, x, key_lengths, NULL);
+    return nn_attention_forward_cached(tape, attention, x, options, NULL);
+}
+
+Tensor *nn_cross_attention_forward(Tape *tape, const CrossAttention *cross, Tensor *x,
+                                   Tensor *memory, AttentionOptions options)
+{
+    nn_need_layer("nn_cross_attention_forward", cross);
+    const Attention *attention = &cross->attention;
+    const int64_t D = attention->head_dim, memory_width = cross->key.weight->shape.size[1];
+    check_attention_input(tape, "nn_cross_attention_forward: x", x, attention->heads * D);
+    check_attention_input(tape, "nn_cross_attention_forward: memory", memory, memory_width);
+    Tensor *query = split_heads(tape, &attention->input, x, D);
+    Tensor *key = split_heads(tape, &cross->key, memory, D);
+    Tensor *value = split_heads(tape, &cross->value, memory, D);
+    Tensor *out = attend(tape, attention, query, key, value, options, NULL);
+    return join_heads(tape, &attention->output, out);
 }

@@ -111,6 +111,9 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
 LinearConfig nn_linear_config(int64_t in, double std);
+/* The linear layer name.part with these values. */
+Linear nn_linear_part(Params *params, const char *name, const char *part, int64_t in, int64_t out,
+                      double std);
 
 /* The standard deviation initial_std / sqrt(2 layers) of weights whose products are added to the
  * residual stream, two per layer: the variance of their sum does not grow with the depth (Radford
@@ -140,8 +143,8 @@ typedef struct AttentionCache {
 
 /* nn_attention_forward with a cache, nn_transformer_forward with one per layer; or NULL. */
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
-                                    Tensor *key_lengths, const AttentionCache *cache);
+                                    AttentionOptions options, const AttentionCache *cache);
 Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
-                                      Tensor *key_lengths, const AttentionCache *caches);
+                                      AttentionOptions options, const AttentionCache *caches);
 
 #endif

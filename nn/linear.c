@@ -32,6 +32,12 @@ Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out)
     return nn_linear_with(params, name, in, out, (LinearConfig){ 0 });
 }
 
+Linear nn_linear_part(Params *params, const char *name, const char *part, int64_t in, int64_t out,
+                      double std)
+{
+    return nn_linear_with(params, nn_name(name, part).text, in, out, nn_linear_config(in, std));
+}
+
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x)
 {
     nn_need_layer("nn_linear_forward", linear);

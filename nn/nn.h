@@ -295,11 +295,34 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing for other
  * feature maps. Call it between replayed steps, not inside one. */
 void nn_attention_redraw(const Attention *attention, Random *random);
+
+/* Which keys a query attends to, among those of the layer's kind of attention. */
+typedef struct AttentionOptions {
+    Tensor *key_lengths; /* NULL; int32 [B], each in [1, N] for N keys: keys of sequence b from
+                          * position key_lengths[b] on are masked */
+    Tensor *mask;        /* NULL; softmax attention: as in SoftmaxAttentionOptions; others raise */
+} AttentionOptions;
+
 /* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section
- * 3.2.2): x [B, N, width], returns the same shape. key_lengths int32 [B], each in [1, N], masks the
- * keys of sequence b from position key_lengths[b] on; NULL masks none. */
+ * 3.2.2): x [B, N, width], returns the same shape. */
 Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
-                             Tensor *key_lengths);
+                             AttentionOptions options);
+
+/* Multi-head attention from a decoder's positions to those of a memory, an encoder's result. */
+typedef struct CrossAttention {
+    Attention attention; /* its input computes queries alone; names query.weight, out.bias, ... */
+    Linear key, value;   /* of the memory; key.weight, ... */
+} CrossAttention;
+
+/* memory_width: of the memory. Reads the config as nn_attention does; its attention is
+ * ATTENTION_SOFTMAX or ATTENTION_LINEAR. */
+CrossAttention nn_cross_attention(Params *params, const char *name, int64_t memory_width,
+                                  TransformerConfig config);
+/* out = concat_h(attention(x Wq_h, memory Wk_h, memory Wv_h)) Wo, with biases: x [B, N, width],
+ * memory [B, K, memory_width], returns [B, N, width]. The options are of the memory's K positions;
+ * a mask is [N, K] or [B, H, N, K]. */
+Tensor *nn_cross_attention_forward(Tape *tape, const CrossAttention *cross, Tensor *x,
+                                   Tensor *memory, AttentionOptions options);
 
 /* Names: attention, norm1, ff1, ff2, norm2. */
 typedef struct TransformerLayer {
@@ -315,9 +338,9 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
 /* Post-norm: x = norm1(x + attention(x)), then x = norm2(x + ff2(f(ff1(x)))).
  * Pre-norm:  x = x + attention(norm1(x)), then x = x + ff2(f(ff1(norm2(x)))).
  * f is the config's activation; dropout follows attention, f and ff2 (Vaswani et al. 2017, sections
- * 3.1 and 5.4). x [B, N, width], returns the same shape; key_lengths as in nn_attention_forward. */
+ * 3.1 and 5.4). x [B, N, width], returns the same shape; the options are the attention's. */
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                                     Tensor *key_lengths);
+                                     AttentionOptions options);
 
 /* Names: layers.0, layers.1, ..., norm. */
 typedef struct Transformer {
@@ -334,7 +357,7 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random);
  * recording off, memory holds the intermediates of one layer at a time. Raises when there are no
  * layers. */
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
-                               Tensor *key_lengths);
+                               AttentionOptions options);
 
 /* ------------------------------------------------------------------------------------- generation
  * A causal transformer as a recurrent network (Katharopoulos et al. 2020, section 3.4, equations 16

@@ -13,10 +13,8 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
     TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
     layer.norm1 = nn_layernorm(params, nn_name(name, "norm1").text, width);
-    layer.ff1 = nn_linear_with(params, nn_name(name, "ff1").text, width, inner,
-                               nn_linear_config(width, config.initial_std));
-    layer.ff2 = nn_linear_with(params, nn_name(name, "ff2").text, inner, width,
-                               nn_linear_config(inner, nn_residual_std(&config)));
+    layer.ff1 = nn_linear_part(params, name, "ff1", width, inner, config.initial_std);
+    layer.ff2 = nn_linear_part(params, name, "ff2", inner, width, nn_residual_std(&config));
     layer.norm2 = nn_layernorm(params, nn_name(name, "norm2").text, width);
     layer.dropout = nn_dropout(config.dropout);
     return layer;
@@ -37,11 +35,11 @@ static Tensor *join_and_norm(Tape *tape, const TransformerLayer *layer, const La
                                  norm->bias, norm->eps);
 }
 
-static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
-                         const AttentionCache *cache)
+static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                         AttentionOptions options, const AttentionCache *cache)
 {
     x = join_and_norm(tape, layer, &layer->norm1, x,
-                      nn_attention_forward_cached(tape, &layer->attention, x, key_lengths, cache));
+                      nn_attention_forward_cached(tape, &layer->attention, x, options, cache));
     return join_and_norm(tape, layer, &layer->norm2, x, feed_forward(tape, layer, x));
 }
 
@@ -51,13 +49,12 @@ static Tensor *add_branch(Tape *tape, const TransformerLayer *layer, Tensor *x, 
     return op_add(tape, x, nn_dropout_forward(tape, &layer->dropout, branch));
 }
 
-static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
-                        const AttentionCache *cache)
+static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                        AttentionOptions options, const AttentionCache *cache)
 {
     Tensor *normed = nn_layernorm_forward(tape, &layer->norm1, x);
-    x = add_branch(
-        tape, layer, x,
-        nn_attention_forward_cached(tape, &layer->attention, normed, key_lengths, cache));
+    x = add_branch(tape, layer, x,
+                   nn_attention_forward_cached(tape, &layer->attention, normed, options, cache));
     normed = nn_layernorm_forward(tape, &layer->norm2, x);
     return add_branch(tape, layer, x, feed_forward(tape, layer, normed));
 }
@@ -69,19 +66,19 @@ static Tensor *release(Tape *tape, TapeMark mark, Tensor *result)
 }
 
 static Tensor *layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                             Tensor *key_lengths, const AttentionCache *cache)
+                             AttentionOptions options, const AttentionCache *cache)
 {
     TapeMark mark = tape_mark(tape);
-    x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths, cache)
-                        : post_norm(tape, layer, x, key_lengths, cache);
+    x = layer->pre_norm ? pre_norm(tape, layer, x, options, cache)
+                        : post_norm(tape, layer, x, options, cache);
     return release(tape, mark, x);
 }
 
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                                     Tensor *key_lengths)
+                                     AttentionOptions options)
 {
     nn_need_layer("nn_transformer_layer_forward", layer);
-    return layer_forward(tape, layer, x, key_lengths, NULL);
+    return layer_forward(tape, layer, x, options, NULL);
 }
 
 /* ------------------------------------------------------------------------------ the whole stack */
@@ -107,7 +104,7 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random)
 }
 
 Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
-                                      Tensor *key_lengths, const AttentionCache *caches)
+                                      AttentionOptions options, const AttentionCache *caches)
 {
     nn_need_layer("nn_transformer_forward", transformer);
     if (transformer->layers < 1)
@@ -115,7 +112,7 @@ Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer
                          "nn_transformer");
     TapeMark mark = tape_mark(tape);
     for (int64_t i = 0; i < transformer->layers; i++) {
-        x = layer_forward(tape, &transformer->layer[i], x, key_lengths, caches ? &caches[i] : NULL);
+        x = layer_forward(tape, &transformer->layer[i], x, options, caches ? &caches[i] : NULL);
         x = release(tape, mark, x);
     }
     if (transformer->has_norm)
@@ -124,7 +121,7 @@ Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer
 }
 
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
-                               Tensor *key_lengths)
+                               AttentionOptions options)
 {
-    return nn_transformer_forward_cached(tape, transformer, x, key_lengths, NULL);
+    return nn_transformer_forward_cached(tape, transformer, x, options, NULL);
 }

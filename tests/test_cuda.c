@@ -52,7 +52,7 @@ static Training train(Device *device, Precision precision, Activation activation
     for (int step = 0; step < STEPS; step++) {
         Tensor *tokens = integers(tape, shape(BATCH, LENGTH), SYMBOLS);
         Tensor *x = nn_embedding_forward(tape, &embedding, tokens);
-        x = nn_transformer_forward(tape, &transformer, x, NULL);
+        x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
         Tensor *loss = op_cross_entropy(tape, nn_linear_forward(tape, &head, x), tokens, NULL);
         tape_backward(tape, loss);
         training.losses[step] = (double)tensor_item(loss);

@@ -208,7 +208,8 @@ static Tensor *net_input(const Net *net)
 
 static Real *net_output(const Net *net)
 {
-    Real *out = test_values(nn_attention_forward(net->tape, &net->attention, net_input(net), NULL));
+    Real *out = test_values(
+        nn_attention_forward(net->tape, &net->attention, net_input(net), (AttentionOptions){ 0 }));
     tape_reset(net->tape);
     return out;
 }

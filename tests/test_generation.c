@@ -124,7 +124,7 @@ static Sequences sequences_new(int64_t B, int64_t N)
 {
     Sequences s = { B, N, test_normal(31, B * N * width), NULL };
     Tensor *x = tape_input(tape, s.x, shape(B, N, width));
-    s.out = test_values(nn_transformer_forward(tape, &transformer, x, NULL));
+    s.out = test_values(nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 }));
     tape_reset(tape);
     return s;
 }

@@ -236,11 +236,11 @@ TEST(invalid_configs_raise)
                   nn_layernorm_forward(tape, NULL, NULL));
     assert_raises("nn_dropout_forward: the layer is NULL", nn_dropout_forward(tape, NULL, NULL));
     assert_raises("nn_attention_forward: the layer is NULL",
-                  nn_attention_forward(tape, NULL, NULL, NULL));
+                  nn_attention_forward(tape, NULL, NULL, (AttentionOptions){ 0 }));
     assert_raises("nn_transformer_layer_forward: the layer is NULL",
-                  nn_transformer_layer_forward(tape, NULL, NULL, NULL));
+                  nn_transformer_layer_forward(tape, NULL, NULL, (AttentionOptions){ 0 }));
     assert_raises("nn_transformer_forward: the layer is NULL",
-                  nn_transformer_forward(tape, NULL, NULL, NULL));
+                  nn_transformer_forward(tape, NULL, NULL, (AttentionOptions){ 0 }));
     assert_raises("nn_linear: l: in is 0 and out 3, expected 1 or more",
                   nn_linear(params, "l", 0, 3));
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
@@ -262,12 +262,13 @@ TEST(misuse_of_attention_raises)
         (TransformerConfig){ .heads = 2, .head_dim = 3, .attention = ATTENTION_CAUSAL_LINEAR });
     Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
     assert_raises("nn_attention_forward: x is [8,6], expected [B, N, 6]",
-                  nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(8, 6)), NULL));
-    assert_raises(
-        "nn_attention_forward: x is [4,4,3], expected [B, N, 6]",
-        nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(4, 4, 3)), NULL));
+                  nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(8, 6)),
+                                       (AttentionOptions){ 0 }));
+    assert_raises("nn_attention_forward: x is [4,4,3], expected [B, N, 6]",
+                  nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(4, 4, 3)),
+                                       (AttentionOptions){ 0 }));
     assert_raises("nn_attention_forward: x is NULL",
-                  nn_attention_forward(tape, &attention, NULL, NULL));
+                  nn_attention_forward(tape, &attention, NULL, (AttentionOptions){ 0 }));
     end();
 }
 
@@ -277,7 +278,7 @@ TEST(an_uninitialized_transformer_raises)
     const Transformer transformer = { .layers = 0 };
     Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
     assert_raises("nn_transformer_forward: the transformer has no layers; see nn_transformer",
-                  nn_transformer_forward(tape, &transformer, x, NULL));
+                  nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 }));
     assert_raises("nn_transformer_state: the transformer has no layers; see nn_transformer",
                   nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
     end();
@@ -319,7 +320,8 @@ static void check_transformer(const char *file_name, AttentionKind attention)
     const Shape size = shape(BATCH, LENGTH);
     Tensor *x = nn_embedding_forward(tape, &embedding, test_entry_i32(tape, file, "tokens"));
     Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
-    x = nn_transformer_forward(tape, &transformer, op_concat(tape, parts, 2, -1), NULL);
+    x = nn_transformer_forward(tape, &transformer, op_concat(tape, parts, 2, -1),
+                               (AttentionOptions){ 0 });
     Tensor *logits = tensor_keep(nn_linear_forward(tape, &head, x));
     const Real *mask = test_entry(file, "", "mask", NULL);
     Tensor *loss = op_cross_entropy(tape, logits, test_entry_i32(tape, file, "target"),
@@ -361,7 +363,8 @@ static Tensor *forward(Tape *checking, const LayerCheck *check, const Transforme
 {
     Tensor *key_lengths =
         check->key_lengths ? tape_input_i32(checking, check->key_lengths, shape(2)) : NULL;
-    return nn_transformer_layer_forward(checking, layer, x, key_lengths);
+    return nn_transformer_layer_forward(checking, layer, x,
+                                        (AttentionOptions){ .key_lengths = key_lengths });
 }
 
 static Tensor *of_attention(Tape *checking, Tensor *const *in, void *context)
@@ -392,7 +395,7 @@ static const Real *gradients_of(const Transformer *transformer, Tensor *added)
     Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
     Tensor *target = tape_input(tape, test_zeros(2 * 5 * 6), shape(2, 5, 6));
     x = op_add(tape, x, added);
-    x = nn_transformer_forward(tape, transformer, x, NULL);
+    x = nn_transformer_forward(tape, transformer, x, (AttentionOptions){ 0 });
     tape_backward(tape, op_mean_squared_error(tape, x, target));
     const Real *gradients = test_values(params_flat_gradients(params));
     params_zero_gradients(params);
@@ -469,6 +472,117 @@ TEST(gradients_with_key_lengths)
     check_layer((TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR }, key_lengths);
 }
 
+/* ------------------------------------------------------------------------------ cross-attention */
+static Tensor *cross_forward(Tape *checking, const CrossAttention *cross, Tensor *x, Tensor *memory)
+{
+    static const int32_t key_lengths[] = { 3, 5 };
+    AttentionOptions options = { .key_lengths = tape_input_i32(checking, key_lengths, shape(2)) };
+    if (cross->attention.kind == ATTENTION_SOFTMAX)
+        options.mask = tape_input(checking, test_normal(6, 2 * 5), shape(2, 5));
+    return nn_cross_attention_forward(checking, cross, x, memory, options);
+}
+
+static Tensor *of_query_and_out(Tape *checking, Tensor *const *in, void *context)
+{
+    CrossAttention cross = *(const CrossAttention *)context;
+    cross.attention.input = (Linear){ in[2], in[3] };
+    cross.attention.output = (Linear){ in[4], in[5] };
+    return cross_forward(checking, &cross, in[0], in[1]);
+}
+
+static Tensor *of_key_and_value(Tape *checking, Tensor *const *in, void *context)
+{
+    CrossAttention cross = *(const CrossAttention *)context;
+    cross.key = (Linear){ in[2], in[3] };
+    cross.value = (Linear){ in[4], in[5] };
+    return cross_forward(checking, &cross, in[0], in[1]);
+}
+
+TEST(gradients_of_cross_attention)
+{
+    enum { IN = 4 };
+    begin();
+    TransformerConfig config = { .heads = 2, .head_dim = 3, .attention = ATTENTION_SOFTMAX };
+    const CrossAttention softmax = nn_cross_attention(params, "softmax", IN, config);
+    config.attention = ATTENTION_LINEAR;
+    CrossAttention layers[] = { softmax, nn_cross_attention(params, "linear", IN, config) };
+    for (int i = 0; i < 2; i++) {
+        check_gradient(of_query_and_out, &layers[i], shape(2, 2, 6), shape(2, 5, IN), shape(6, 6),
+                       shape(6), shape(6, 6), shape(6));
+        check_gradient(of_key_and_value, &layers[i], shape(2, 2, 6), shape(2, 5, IN), shape(6, IN),
+                       shape(6), shape(6, IN), shape(6));
+    }
+    assert_weight("softmax.query.weight", shape(6, 6));
+    assert_weight("softmax.key.weight", shape(6, IN));
+    assert_weight("softmax.key.bias", shape(6));
+    assert_weight("linear.value.weight", shape(6, IN));
+    assert_weight("linear.out.weight", shape(6, 6));
+    ck_assert_int_eq(params_count(params), 2 * 8);
+    end();
+}
+
+/* The weights have the same names, and in another Params of the same seed the same values. */
+TEST(cross_attention_to_x_itself_is_attention)
+{
+    begin();
+    static const int32_t key_lengths[] = { 3, 5 };
+    TransformerConfig config = { .heads = 2, .head_dim = 3, .initial_std = 0.3 };
+    for (config.attention = ATTENTION_LINEAR; config.attention <= ATTENTION_SOFTMAX;
+         config.attention += ATTENTION_SOFTMAX - ATTENTION_LINEAR)
+        for (config.features = FEATURES_ELU_PLUS_ONE; config.features <= FEATURES_RANDOM;
+             config.features++) {
+            const bool softmax = config.attention == ATTENTION_SOFTMAX;
+            char name[8];
+            snprintf(name, sizeof name, "%d.%d", (int)softmax, (int)config.features);
+            Params *one = params_new(device, 5), *two = params_new(device, 5);
+            const Attention attention = nn_attention(one, name, config);
+            const CrossAttention cross = nn_cross_attention(two, name, 6, config);
+            Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
+            AttentionOptions options = { tape_input_i32(tape, key_lengths, shape(2)), NULL };
+            options.mask = softmax ? tape_input(tape, test_normal(4, 25), shape(5, 5)) : NULL;
+            Tensor *expected = nn_attention_forward(tape, &attention, x, options);
+            Tensor *out = nn_cross_attention_forward(tape, &cross, x, x, options);
+            ck_assert_double_gt(largest(expected), 1e-3);
+            assert_close(test_values(out), test_values(expected), 2 * 5 * 6, VECTOR_TOLERANCE);
+            tape_reset(tape);
+            params_free(one);
+            params_free(two);
+        }
+    end();
+}
+
+TEST(misuse_of_cross_attention_raises)
+{
+    begin();
+    const TransformerConfig config = { .heads = 2, .head_dim = 3, .attention = ATTENTION_LINEAR };
+    const CrossAttention cross = nn_cross_attention(params, "c", 4, config);
+    assert_raises("nn_cross_attention: attention is 1, expected ATTENTION_LINEAR or "
+                  "ATTENTION_SOFTMAX",
+                  nn_cross_attention(params, "d", 4, (TransformerConfig){ 0 }));
+    assert_raises("nn_linear: d.key: in is 0 and out 6, expected 1 or more",
+                  nn_cross_attention(params, "d", 0, config));
+    Tensor *x = tape_input(tape, test_normal(1, 2 * 5 * 6), shape(2, 5, 6));
+    Tensor *memory = tape_input(tape, test_normal(1, 2 * 7 * 4), shape(2, 7, 4));
+    Tensor *mask = tape_input(tape, test_zeros(5 * 7), shape(5, 7));
+    const AttentionOptions none = { 0 };
+    assert_raises("nn_cross_attention_forward: the layer is NULL",
+                  nn_cross_attention_forward(tape, NULL, x, memory, none));
+    assert_raises("nn_cross_attention_forward: x is [2,7,4], expected [B, N, 6]",
+                  nn_cross_attention_forward(tape, &cross, memory, memory, none));
+    assert_raises("nn_cross_attention_forward: memory is [2,5,6], expected [B, N, 4]",
+                  nn_cross_attention_forward(tape, &cross, x, x, none));
+    assert_raises("nn_cross_attention_forward: memory is NULL",
+                  nn_cross_attention_forward(tape, &cross, x, NULL, none));
+    assert_raises(
+        "op_linear_attention: key is [1,7,2,3], expected [B, N, H, D] with the B, H, D of "
+        "query, [2,5,2,3]",
+        nn_cross_attention_forward(tape, &cross, x, op_slice(tape, memory, 0, 0, 1), none));
+    assert_raises(
+        "nn_attention: attention 2 takes no mask; softmax attention does",
+        nn_cross_attention_forward(tape, &cross, x, memory, (AttentionOptions){ .mask = mask }));
+    end();
+}
+
 /* ----------------------------------------------------------------------- training and inference */
 enum { BATCH = 2, LENGTH = 32, WIDTH = 32 };
 
@@ -485,7 +599,8 @@ static void check_inference(TransformerConfig config)
     Transformer transformer = nn_transformer(params, "t", config);
     tape_use(tape, "test: weights", params_at(params, 0));
     const size_t weights = device_memory(device).current;
-    Real *trained = test_values(nn_transformer_forward(tape, &transformer, some_input(), NULL));
+    Real *trained = test_values(
+        nn_transformer_forward(tape, &transformer, some_input(), (AttentionOptions){ 0 }));
     const size_t training = device_memory(device).current - weights;
     tape_reset(tape);
     ck_assert_uint_eq(device_memory(device).current, weights);
@@ -498,7 +613,7 @@ static void check_inference(TransformerConfig config)
     Tensor *x = some_input();
     const size_t input = device_memory(device).current - weights;
     device_reset_peak(device);
-    Tensor *out = nn_transformer_forward(tape, &transformer, x, NULL);
+    Tensor *out = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
     assert_identical(test_values(out), trained, tensor_count(out));
     ck_assert_uint_eq(device_memory(device).current - weights, 2 * input);
     const size_t three_layers = device_memory(device).peak - weights;
@@ -508,7 +623,7 @@ static void check_inference(TransformerConfig config)
     transformer.layers = 2;
     x = some_input();
     device_reset_peak(device);
-    nn_transformer_forward(tape, &transformer, x, NULL);
+    nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
     ck_assert_uint_eq(device_memory(device).peak - weights, three_layers);
     end();
 }
@@ -533,18 +648,20 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
     TransformerLayer *layer = &whole.layer[0];
     Tensor *x = some_input();
     Tensor *normed = nn_layernorm_forward(tape, &layer->norm1, x);
-    Tensor *middle = op_add(tape, x, nn_attention_forward(tape, &layer->attention, normed, NULL));
+    Tensor *middle = op_add(
+        tape, x, nn_attention_forward(tape, &layer->attention, normed, (AttentionOptions){ 0 }));
     normed = nn_layernorm_forward(tape, &layer->norm2, middle);
     Tensor *inner = op_gelu(tape, nn_linear_forward(tape, &layer->ff1, normed));
     Tensor *out = op_add(tape, middle, nn_linear_forward(tape, &layer->ff2, inner));
     Tensor *final = nn_layernorm_forward(tape, &whole.norm, out);
-    assert_identical(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)),
-                     test_values(out), tensor_count(x));
-    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
-                     tensor_count(x));
+    assert_identical(
+        test_values(nn_transformer_layer_forward(tape, layer, x, (AttentionOptions){ 0 })),
+        test_values(out), tensor_count(x));
+    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, (AttentionOptions){ 0 })),
+                     test_values(final), tensor_count(x));
     whole.has_norm = false;
-    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(out),
-                     tensor_count(x));
+    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, (AttentionOptions){ 0 })),
+                     test_values(out), tensor_count(x));
     end();
 }
 
@@ -563,15 +680,42 @@ TEST(key_lengths_hide_positions)
         attention.kind = kinds[i];
         Tensor *key_lengths = tape_input_i32(tape, lengths, shape(BATCH));
         Tensor *x = tape_input(tape, values, size);
-        Real *before = test_values(nn_attention_forward(tape, &attention, x, key_lengths));
-        Real *all = test_values(nn_attention_forward(tape, &attention, x, NULL));
+        Real *before = test_values(nn_attention_forward(
+            tape, &attention, x, (AttentionOptions){ .key_lengths = key_lengths }));
+        Real *all = test_values(nn_attention_forward(tape, &attention, x, (AttentionOptions){ 0 }));
         values[LENGTH / 2 * WIDTH] += 1;
         x = tape_input(tape, values, size);
-        Real *after = test_values(nn_attention_forward(tape, &attention, x, key_lengths));
+        Real *after = test_values(nn_attention_forward(
+            tape, &attention, x, (AttentionOptions){ .key_lengths = key_lengths }));
         assert_identical(after, before, LENGTH / 2 * WIDTH);
         assert_identical(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
         ck_assert_mem_ne(all, before, LENGTH * WIDTH * sizeof(Real));
     }
+    end();
+}
+
+/* The keys j <= i of every layer */
+TEST(a_mask_reaches_every_layer)
+{
+    begin();
+    TransformerConfig config = small;
+    config.attention = ATTENTION_SOFTMAX;
+    Transformer transformer = nn_transformer(params, "t", config);
+    Real *values = test_zeros(LENGTH * LENGTH);
+    for (int i = 0; i < LENGTH * LENGTH; i++)
+        values[i] = i % LENGTH > i / LENGTH ? -(Real)INFINITY : 0;
+    const AttentionOptions options = { .mask = tape_input(tape, values, shape(LENGTH, LENGTH)) };
+    const Real *masked =
+        test_values(nn_transformer_forward(tape, &transformer, some_input(), options));
+    for (int i = 0; i < config.layers; i++)
+        transformer.layer[i].attention.kind = ATTENTION_CAUSAL_SOFTMAX;
+    assert_close(masked,
+                 test_values(nn_transformer_forward(tape, &transformer, some_input(),
+                                                    (AttentionOptions){ 0 })),
+                 BATCH * LENGTH * WIDTH, VECTOR_TOLERANCE);
+    transformer.layer[2].attention.kind = ATTENTION_CAUSAL_LSH;
+    assert_raises("nn_attention: attention 5 takes no mask; softmax attention does",
+                  nn_transformer_forward(tape, &transformer, some_input(), options));
     end();
 }
 
@@ -680,7 +824,7 @@ TEST(a_layer_drops_in_three_places)
     config.dropout = 0.1;
     TransformerLayer layer = nn_transformer_layer(params, "layer", config);
     const uint64_t before = tape_random(tape).counter;
-    nn_transformer_layer_forward(tape, &layer, some_input(), NULL);
+    nn_transformer_layer_forward(tape, &layer, some_input(), (AttentionOptions){ 0 });
     ck_assert_uint_eq(tape_random(tape).counter - before,
                       BATCH * LENGTH * (WIDTH + 20 + WIDTH) / 4);
     end();

@@ -60,7 +60,7 @@ static Tensor *micro_batch(Model *model, int number)
     Tensor *x = nn_embedding_forward(tape, &model->embedding, tape_input_i32(tape, tokens, size));
     Tensor *parts[] = { x, op_broadcast_to(tape, model->positions, x->shape) };
     x = op_concat(tape, parts, 2, -1);
-    x = nn_transformer_forward(tape, &model->transformer, x, NULL);
+    x = nn_transformer_forward(tape, &model->transformer, x, (AttentionOptions){ 0 });
     Tensor *logits = nn_linear_forward(tape, &model->head, x);
     Tensor *loss = op_cross_entropy(tape, logits, tape_input_i32(tape, targets, size), NULL);
     tape_backward(tape, loss);

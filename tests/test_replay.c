@@ -101,7 +101,7 @@ static void train(void *context)
         x = nn_lstm_forward(tape, &trainer->lstm, x, trainer->lengths, &state);
         x = nn_gru_forward(tape, &trainer->gru, x, trainer->lengths, &state.hidden);
     } else {
-        x = nn_transformer_forward(tape, &trainer->transformer, x, NULL);
+        x = nn_transformer_forward(tape, &trainer->transformer, x, (AttentionOptions){ 0 });
     }
     Tensor *logits = nn_linear_forward(tape, &trainer->head, x);
     trainer->loss = op_cross_entropy(tape, logits, trainer->targets, trainer->weights);

@@ -32,7 +32,9 @@ static Tensor *input(Tape *tape, const Real *host)
 
 static void evaluate(Real *out, Tape *tape, const Model *model, const Real *x)
 {
-    tensor_read(nn_transformer_forward(tape, &model->transformer, input(tape, x), NULL), out);
+    tensor_read(
+        nn_transformer_forward(tape, &model->transformer, input(tape, x), (AttentionOptions){ 0 }),
+        out);
 }
 
 static void train(Device *device, int steps)
@@ -42,7 +44,9 @@ static void train(Device *device, int steps)
     Tape *tape = tape_new(device);
     for (int step = 0; step < steps; step++) {
         Tensor *x = input(tape, test_normal(1, ELEMENTS));
-        tape_backward(tape, op_mean(tape, nn_transformer_forward(tape, &model.transformer, x, NULL),
+        tape_backward(tape, op_mean(tape,
+                                    nn_transformer_forward(tape, &model.transformer, x,
+                                                           (AttentionOptions){ 0 }),
                                     ALL_AXES));
         optim_step(optimizer);
         tape_reset(tape);

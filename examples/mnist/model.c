@@ -63,7 +63,8 @@ static Tensor *embed(Tape *tape, const Model *model, Tensor *tokens)
 
 Tensor *model_features(Tape *tape, const Model *model, Tensor *tokens)
 {
-    return nn_transformer_forward(tape, &model->transformer, embed(tape, model, tokens), NULL);
+    return nn_transformer_forward(tape, &model->transformer, embed(tape, model, tokens),
+                                  (AttentionOptions){ 0 });
 }
 
 Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)

@@ -93,7 +93,8 @@ static Tensor *transform(Tape *tape, const Model *model, Tensor *x, Tensor *leng
     x = nn_linear_forward(tape, &model->input, x);
     if (model->positions)
         x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, positions));
-    x = nn_transformer_forward(tape, &model->transformer, x, lengths);
+    x = nn_transformer_forward(tape, &model->transformer, x,
+                               (AttentionOptions){ .key_lengths = lengths });
     return nn_linear_forward(tape, &model->head, x);
 }
 

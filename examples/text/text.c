@@ -163,7 +163,7 @@ static Tensor *loss_of(void *context)
 {
     (void)context;
     Tensor *x = embed(training.tape, bytes);
-    x = nn_transformer_forward(training.tape, &transformer, x, NULL);
+    x = nn_transformer_forward(training.tape, &transformer, x, (AttentionOptions){ 0 });
     x = nn_linear_forward(training.tape, &head, x); /* [BATCH, LENGTH, BYTES] */
     return loss = op_cross_entropy(training.tape, x, targets, NULL);
 }

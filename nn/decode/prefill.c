@@ -56,7 +56,8 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
             .lengths = form.cached_lengths,
         };
     Tensor *out =
-        nn_transformer_forward_cached(tape, &state->transformer, form.x, form.lengths, caches);
+        nn_transformer_forward_cached(tape, &state->transformer, form.x,
+                                      (AttentionOptions){ .key_lengths = form.lengths }, caches);
     if (sums)
         device_copy(state->device, state->data.data, sums->data, tensor_bytes(sums));
     tape_scratch_free(tape, sums);

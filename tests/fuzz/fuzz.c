@@ -129,8 +129,9 @@ static void make_model(void)
     tape = tape_new(device);
     const int32_t tokens[] = { 0, 2, 1 };
     Tensor *x = nn_embedding_forward(tape, &embedding, tape_input_i32(tape, tokens, shape(1, 3)));
-    tape_backward(tape,
-                  op_mean(tape, nn_transformer_forward(tape, &transformer, x, NULL), ALL_AXES));
+    tape_backward(
+        tape, op_mean(tape, nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 }),
+                      ALL_AXES));
     optim_step(optimizer);
     tape_reset(tape);
     state = nn_transformer_state(&transformer, (GenerationConfig){ .max_length = 9 });
