@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Renames a PyTorch state dictionary to tapegrad's names, for params_load.
+
+    python3 examples/from_pytorch.py model.pt weights.safetensors
+    python3 examples/from_pytorch.py --rename encoder=transformer --flatten fc=32,7,7 in.pt out.safetensors
+
+Reads .safetensors, or by PyTorch what torch.save(model.state_dict(), path) wrote. docs/from_pytorch.md
+lists the layers. A name that the script does not know is kept: params_load then says what is left.
+"""
+
+import argparse
+import json
+import re
+import struct
+import sys
+
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+class Tensor:
+    """Elements in row-major order, as bytes, of a safetensors dtype."""
+
+    def __init__(self, dtype, shape, data):
+        self.dtype, self.shape, self.data = dtype, list(shape), bytes(data)
+
+    def reordered(self, order, shape=None):
+        """The same tensor, first seen in another shape, with its axes in this order."""
+        sizes = shape or self.shape
+        steps = [SIZES[self.dtype]] * len(sizes)
+        for axis in reversed(range(len(sizes) - 1)):
+            steps[axis] = steps[axis + 1] * sizes[axis + 1]
+        starts = [0]
+        for axis in order:
+            starts = [start + i * steps[axis] for start in starts for i in range(sizes[axis])]
+        size = SIZES[self.dtype]
+        return Tensor(self.dtype, [sizes[axis] for axis in order],
+                      b"".join(self.data[start:start + size] for start in starts))
+
+    def parts(self, count):
+        """The first axis in equal parts."""
+        size = len(self.data) // count
+        return [Tensor(self.dtype, [self.shape[0] // count] + self.shape[1:],
+                       self.data[i * size:(i + 1) * size]) for i in range(count)]
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    header.pop("__metadata__", None)
+    return {name: Tensor(entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}
+
+
+def read_pytorch(path):
+    import torch
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: Tensor("F32", value.shape, value.contiguous().float().numpy().tobytes())
+            for name, value in state.items()}
+
+
+def write_safetensors(tensors, path):
+    header, at = {}, 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape,
+                        "data_offsets": [at, at + len(tensor.data)]}
+        at += len(tensor.data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.data)
+
+
+# Of MultiheadAttention, the two layers of TransformerEncoderLayer, and BatchNorm.
+NAMES = [(r"\bself_attn\.", "attention."), (r"\bmultihead_attn\.", "cross."), (r"\bout_proj\.", "out."),
+         (r"\b([qkv])_proj_weight$", lambda found: PARTS["qkv".index(found[1])] + ".weight"),
+         (r"\blinear1\.", "ff1."), (r"\blinear2\.", "ff2."), (r"\brunning_var$", "running_variance")]
+PARTS = ("query", "key", "value")
+
+
+def renamed(name):
+    for pattern, name_here in NAMES:
+        name = re.sub(pattern, name_here, name)
+    return name
+
+
+def convert(tensors, renames, flatten):
+    result = {}
+    for name, tensor in tensors.items():
+        for old, new in renames:
+            name = name.replace(old, new)
+        name = renamed(name)
+        layer, _, last = name.rpartition(".")
+        if last == "num_batches_tracked":
+            continue
+        if last in ("in_proj_weight", "in_proj_bias"):
+            for part, value in zip(PARTS, tensor.parts(3)):
+                result[f"{layer}.{part}.{last[8:]}".lstrip(".")] = value
+            continue
+        if last == "weight" and len(tensor.shape) == 4:  # [O, C, height, width]
+            tensor = tensor.reordered([0, 2, 3, 1])
+        if last == "weight" and layer in flatten:  # its inputs were [C, H, W], here [H, W, C]
+            out, inputs = tensor.shape
+            tensor = tensor.reordered([0, 2, 3, 1], [out] + flatten[layer])
+            tensor.shape = [out, inputs]
+        result[name] = tensor
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW",
+                        help="replaces a part of all names, before the names of layers")
+    parser.add_argument("--flatten", action="append", default=[], metavar="LAYER=C,H,W",
+                        help="a Linear layer that reads flattened images of this shape")
+    parser.add_argument("input")
+    parser.add_argument("output")
+    args = parser.parse_args()
+    flatten = {layer: [int(size) for size in sizes.split(",")]
+               for layer, sizes in (item.split("=") for item in args.flatten)}
+    read = read_safetensors if args.input.endswith(".safetensors") else read_pytorch
+    tensors = convert(read(args.input), [item.split("=") for item in args.rename], flatten)
+    write_safetensors(tensors, args.output)
+    for name, tensor in tensors.items():
+        print(name, tensor.shape)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
