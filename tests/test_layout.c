@@ -148,6 +148,34 @@ TEST(max_carries_nan)
     tape_free(tape);
 }
 
+/* With many equal elements, and every fifth row with two NaN or one. */
+TEST(the_first_maximum_of_rows_of_every_length)
+{
+    enum { ROWS = 40, LENGTHS = 70 };
+    Real x[ROWS * LENGTHS];
+    Random random = random_new(1, random_stream("maxima"));
+    begin();
+    for (int64_t C = 1; C <= LENGTHS; C++) {
+        int64_t expected[ROWS] = { 0 };
+        for (int64_t r = 0; r < ROWS; r++) {
+            Real *row = x + r * C;
+            for (int64_t c = 0; c < C; c++)
+                row[c] = (Real)random_integer(&random, 0, 4);
+            for (int i = 0; r % 5 == 0 && i < 2; i++)
+                row[random_integer(&random, 0, C)] = NAN;
+            for (int64_t c = 1; c < C && !isnan(row[expected[r]]); c++)
+                if (isnan(row[c]) || row[c] > row[expected[r]])
+                    expected[r] = c;
+        }
+        const int32_t *found =
+            test_integers(op_argmax(tape, tape_input(tape, x, shape(ROWS, C)), -1));
+        for (int r = 0; r < ROWS; r++)
+            ck_assert_msg(found[r] == expected[r], "row %d of %lld: %d, expected %lld", r,
+                          (long long)C, (int)found[r], (long long)expected[r]);
+    }
+    tape_free(tape);
+}
+
 /* --------------------------------------------------------------------------------------- gather */
 TEST(gather_by_index_and_its_gradient)
 {
