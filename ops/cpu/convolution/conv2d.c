@@ -4,6 +4,7 @@
  *   dx        dout [n, O] weight = the windows' gradients, which are added to their pixels
  *   dweight   dout^T [O, n] windows, summed by each thread over its blocks */
 #include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/tiles.h"
 #include "ops/kernels.h"
@@ -188,13 +189,6 @@ void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *
 /* ------------------------------------------------------------------------------------------- bf16
  * Converted to Real, as products are where processors have none of bf16. */
 
-static Real *converted(const Real *bf16, int64_t n)
-{
-    Real *values = device_workspace(n);
-    cast_cpu((Gradient){ values, false }, bf16, false, n);
-    return values;
-}
-
 static int64_t image_elements(const Windows *w)
 {
     return w->B * w->H * w->W * w->C;
@@ -204,7 +198,7 @@ void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, const Rea
                          Convolution c)
 {
     const int64_t n = windows_count(&c.windows) * c.O;
-    Real *x_values = converted(x, image_elements(&c.windows)), *values = device_workspace(n);
+    Real *x_values = bf16_reals(x, image_elements(&c.windows)), *values = device_workspace(n);
     conv2d_forward_cpu(values, x_values, weight, bias, c);
     cast_cpu((Gradient){ out, false }, values, true, n);
     device_workspace_free(values);
@@ -214,7 +208,7 @@ void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, const Rea
 void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
     const int64_t n = image_elements(&c.windows);
-    Real *upstream = converted(dout, windows_count(&c.windows) * c.O);
+    Real *upstream = bf16_reals(dout, windows_count(&c.windows) * c.O);
     Real *values = device_workspace(n);
     conv2d_backward_x_cpu((Gradient){ values, false }, upstream, weight, c);
     cast_cpu(dx, values, true, n);
@@ -224,8 +218,8 @@ void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, C
 
 void conv2d_backward_weight_bf16(Gradient dweight, const Real *dout, const Real *x, Convolution c)
 {
-    Real *upstream = converted(dout, windows_count(&c.windows) * c.O);
-    Real *x_values = converted(x, image_elements(&c.windows));
+    Real *upstream = bf16_reals(dout, windows_count(&c.windows) * c.O);
+    Real *x_values = bf16_reals(x, image_elements(&c.windows));
     conv2d_backward_weight_cpu(dweight, upstream, x_values, c);
     device_workspace_free(x_values);
     device_workspace_free(upstream);

@@ -1,17 +1,11 @@
 /* discretized_logistic_mixture in bf16, converted as a whole: g and saved are of all rows. */
+#include "ops/cpu/shared/bf16.h"
 #include "ops/kernels.h"
-
-static Real *converted(const Real *x, int64_t n)
-{
-    Real *reals = device_workspace(n);
-    cast_cpu((Gradient){ reals, false }, x, false, n);
-    return reals;
-}
 
 void logistic_mixture_forward_bf16(Real *out, Real *saved, const Real *parameters,
                                    const int32_t *targets, int64_t R, int64_t K)
 {
-    Real *rows = converted(parameters, R * 3 * K);
+    Real *rows = bf16_reals(parameters, R * 3 * K);
     logistic_mixture_forward_plain(out, saved, rows, targets, R, K);
     device_workspace_free(rows);
 }
@@ -21,7 +15,7 @@ void logistic_mixture_backward_bf16(Gradient d, const Real *dout, const Real *sa
                                     int64_t K)
 {
     const int64_t n = R * 3 * K;
-    Real *rows = converted(parameters, n), *d_rows = device_workspace(n);
+    Real *rows = bf16_reals(parameters, n), *d_rows = device_workspace(n);
     logistic_mixture_backward_plain((Gradient){ d_rows, false }, dout, saved, rows, targets, R, K);
     cast_cpu(d, d_rows, true, n);
     device_workspace_free(d_rows);

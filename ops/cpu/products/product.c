@@ -2,6 +2,7 @@
  * piece as a product of its own: by register tiles (tiles.c), or by oneDNN (onednn.c) where the
  * build has it and it is faster. */
 #include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/tiles.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
@@ -101,15 +102,6 @@ static void split_product(const char *operation, Result out, Operand a, Operand 
  * Where there are no products of bf16, operands are converted to float, and so is a result in bf16.
  * A sum of products in bf16 is computed in float too, so that it is rounded once. */
 
-/* Converts x's n elements to Real, in a workspace. */
-static Real *convert_operand(Operand *x, int64_t n)
-{
-    Real *values = device_workspace(n);
-    cast_cpu((Gradient){ values, false }, x->data, false, n);
-    *x = (Operand){ values, TENSOR_REAL };
-    return values;
-}
-
 void product_cpu(const char *operation, Precision precision, Result out, Operand a, Operand b,
                  Product p)
 {
@@ -117,8 +109,10 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
     const bool converts = a.type == TENSOR_BF16 && !device_has_bf16(device_current());
     const bool sums = p.out_step == 0 && p.count > 1;
     const int64_t last = p.count - 1, elements = last * p.out_step + p.n * p.m;
-    Real *a_real = converts ? convert_operand(&a, last * p.a_step + p.n * p.k) : NULL;
-    Real *b_real = converts ? convert_operand(&b, last * p.b_step + p.k * p.m) : NULL;
+    Real *a_real = converts ? bf16_reals(a.data, last * p.a_step + p.n * p.k) : NULL;
+    Real *b_real = converts ? bf16_reals(b.data, last * p.b_step + p.k * p.m) : NULL;
+    if (converts)
+        a = (Operand){ a_real, TENSOR_REAL }, b = (Operand){ b_real, TENSOR_REAL };
     if (out.type == TENSOR_BF16 && (converts || sums)) {
         Real *values = device_workspace(elements);
         split_product(operation, (Result){ values, TENSOR_REAL, false }, a, b, p);

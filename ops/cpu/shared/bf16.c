@@ -2,6 +2,7 @@
 #include "ops/cpu/shared/storage.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/vectors.h"
+#include "ops/kernels.h"
 
 /* Of all buffers: 48 KB, which stay in L2. Buffers in L1 are up to 1.2 times as fast for sums of
  * two operands, but rows and products then pay more for the parallel region of each block. */
@@ -82,4 +83,11 @@ Gradient bf16_gradient(Bf16Block *block, Gradient dx, int64_t C)
         return dx;
     dx.data = dx.accumulate ? bf16_read(block, dx.data, C) : bf16_buffer(block, C);
     return dx;
+}
+
+Real *bf16_reals(const Real *x, int64_t n)
+{
+    Real *reals = device_workspace(n);
+    cast_cpu((Gradient){ reals, false }, x, false, n);
+    return reals;
 }

@@ -49,4 +49,7 @@ void bf16_write(const Bf16Block *block, Real *out, const Real *buffer, int64_t C
 /* The block's rows of a gradient: their earlier contributions are read if it accumulates. */
 Gradient bf16_gradient(Bf16Block *block, Gradient dx, int64_t C);
 
+/* x's n elements as Reals, in a workspace: for kernels that have no rows to convert one by one. */
+Real *bf16_reals(const Real *x, int64_t n);
+
 #endif
