@@ -146,7 +146,10 @@ typedef struct Conv2d {
     Conv2dOptions options;
 } Conv2d;
 
-/* Weight and bias are initialized uniformly in +-1/sqrt(height width in). */
+/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(height width in), 1/sqrt(height width in)). */
+Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out, Window window,
+                      LinearConfig config);
+/* The same with a config of zeros. */
 Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Window window);
 /* out = x convolved with weight, + bias (op_conv2d): x [B, H, W, in], returns [B, H', W', out]. */
 Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x);

@@ -809,6 +809,10 @@ TEST(layers_take_initializers)
         ck_assert(test_values(linear.weight)[i] == 2 * test_values(usual.weight)[i]);
         ck_assert(test_values(table.weight)[i] == test_values(usual_table.weight)[i] / 4);
     }
+    const Conv2d conv =
+        nn_conv2d_with(params, "c", 1, 2, (Window){ 1, 1, 0, 0 },
+                       (LinearConfig){ .weight = { INITIAL_ONE, 0 }, .no_bias = true });
+    ck_assert(!conv.bias && test_values(conv.weight)[1] == 1);
     ck_assert(largest(linear.bias) == 0 && largest(half.weight) == 0);
     ck_assert_double_ge(largest(half.bias), 0.8 / sqrt(IN));
     params_free(other);
