@@ -803,15 +803,15 @@ TEST(layers_take_initializers)
         (LinearConfig){ .weight = { INITIAL_UNIFORM, 0.5 }, .bias = { INITIAL_ZERO, 0 } });
     const Linear half =
         nn_linear_with(params, "half", IN, OUT, (LinearConfig){ .weight = { INITIAL_ZERO, 0 } });
+    const Conv2d conv =
+        nn_conv2d_with(params, "c", 1, 2, (Window){ 1, 1, 0, 0 },
+                       (LinearConfig){ .weight = { INITIAL_ONE, 0 }, .no_bias = true });
     const Embedding table =
         nn_embedding_with(params, "e", IN, OUT, (Initializer){ INITIAL_NORMAL, 0.25 });
     for (int i = 0; i < IN * OUT; i++) {
         ck_assert(test_values(linear.weight)[i] == 2 * test_values(usual.weight)[i]);
         ck_assert(test_values(table.weight)[i] == test_values(usual_table.weight)[i] / 4);
     }
-    const Conv2d conv =
-        nn_conv2d_with(params, "c", 1, 2, (Window){ 1, 1, 0, 0 },
-                       (LinearConfig){ .weight = { INITIAL_ONE, 0 }, .no_bias = true });
     ck_assert(!conv.bias && test_values(conv.weight)[1] == 1);
     ck_assert(largest(linear.bias) == 0 && largest(half.weight) == 0);
     ck_assert_double_ge(largest(half.bias), 0.8 / sqrt(IN));
