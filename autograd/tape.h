@@ -90,8 +90,9 @@ bool tape_is_recording(const Tape *tape);
 bool tape_has_recorded(const Tape *tape);
 
 /* Turns training on or off and returns the old setting. While it is off, dropout keeps all
- * elements. It is independent of recording: evaluation turns both off; gradients without dropout
- * turn off training, Monte Carlo dropout (Gal and Ghahramani 2016) recording. */
+ * elements, and batchnorm reads its running statistics and does not update them. It is independent
+ * of recording: evaluation turns both off; gradients without dropout turn off training, Monte Carlo
+ * dropout (Gal and Ghahramani 2016) recording. */
 bool tape_set_training(Tape *tape, bool on);
 bool tape_is_training(const Tape *tape);
 

@@ -53,6 +53,12 @@ KERNEL(layernorm_forward, (Real *out, NormArguments norm))
 /* dx [R, C], dweight, dbias [C] <- the gradients, from dout [R, C]; weight and bias are Real */
 KERNEL(layernorm_backward,
        (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
+/* out [R, C] = batchnorm of each column of x; writes mean and r and, in training, the running
+ * statistics */
+KERNEL(batchnorm_forward, (Real *out, BatchNormArguments norm))
+/* dx [R, C], dweight, dbias [C], Real, <- the gradients, from dout [R, C] */
+KERNEL(batchnorm_backward,
+       (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, BatchNormArguments norm))
 /* out [R, C] = layernorm of each row of x + dropout(branch) */
 FUSED_KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
 FUSED_KERNEL(residual_layernorm_backward,

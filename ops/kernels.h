@@ -31,6 +31,7 @@
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
 #include "ops/recurrent/recurrence.h"
+#include "ops/rows/batchnorm.h"
 #include "ops/rows/layernorm.h"
 #include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"

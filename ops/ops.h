@@ -140,6 +140,18 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
  * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
  * eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
+/* out_c = (x_c - mean_c) / sqrt(variance_c + eps) weight_c + bias_c, each channel c of x [..., C]
+ * normalized over all leading axes (Ioffe and Szegedy 2015); the other tensors are [C], Real;
+ * returns [..., C]. With training on (tape_set_training), mean and the biased variance are the
+ * batch's, and every call, also without recording, updates the running statistics in place:
+ *   running_mean     <- (1 - momentum) running_mean     + momentum mean
+ *   running_variance <- (1 - momentum) running_variance + momentum variance n / (n - 1)
+ * of n = the values per channel, 2 or more. With training off, out is computed from the running
+ * statistics, which stay. These are tape_persistent tensors or those of nn_batchnorm, get no
+ * gradient, and keep an update when a later operation of the step raises. Raises unless
+ * 0 <= momentum <= 1 and eps > 0. */
+Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
+                     Tensor *running_variance, double momentum, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch, in one pass: x,
  * branch [..., C]; the other arguments, the random numbers and the errors are those of op_dropout
  * and op_layernorm. Stores neither the sum nor a mask. */

@@ -82,6 +82,27 @@ static inline Tensor *far_apart(Tape *tape, Tensor *x)
     return op_add(tape, op_scale(tape, x, 0.05), tape_input(tape, values, x->shape));
 }
 
+/* Running statistics of C channels: in training they get updates, which no result shows. */
+static inline Tensor *batchnorm(Tape *tape, Tensor **x, bool training)
+{
+    const int64_t C = x[1]->shape.size[0];
+    static Real *values; /* as in near_directions */
+    free(values);
+    values = malloc((size_t)(2 * C) * sizeof *values);
+    if (!values)
+        abort();
+    for (int64_t c = 0; c < C; c++) {
+        values[c] = (Real)(c % 5) / 8;
+        values[C + c] = (Real)(c % 3 + 1) / 2;
+    }
+    Tensor *mean = tape_input(tape, values, shape(C));
+    Tensor *variance = tape_input(tape, values + C, shape(C));
+    const bool before = tape_set_training(tape, training);
+    Tensor *out = op_batchnorm(tape, x[0], x[1], x[2], mean, variance, 0.1, 1e-3);
+    tape_set_training(tape, before);
+    return out;
+}
+
 /* out and the final state in one tensor; the initial state is positive, like sums of features. */
 static inline Tensor *attend_from_state(Tape *tape, Tensor **x,
                                         CausalLinearAttentionOptions options)
@@ -301,6 +322,14 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(3, 50, 24), P(24), P(24) },                                                            \
         { S(200, 256), P(256), P(256) }, { S(3, 1500), P(1500), P(1500) },                         \
         { S(20, 2500), P(2500), P(2500) })                                                         \
+    ROW(batchnorm, batchnorm(tape, x, true), PASSES(3, 8),                                         \
+        { S(ROWS, WIDTH), P(WIDTH), P(WIDTH) }, { S(5, 1), P(1), P(1) },                           \
+        { S(5, 19), P(19), P(19) }, { S(2, 3, 3, 4), P(4), P(4) }, { S(70, 3), P(3), P(3) },       \
+        { S(3, 50, 24), P(24), P(24) }, { S(2100, 7), P(7), P(7) },                                \
+        { S(9, 300), P(300), P(300) })                                                             \
+    ROW(batchnorm_running, batchnorm(tape, x, false), UNMEASURED,                                  \
+        { S(5), P(5), P(5) }, { S(5, 19), P(19), P(19) }, { S(1, 3, 3, 4), P(4), P(4) },           \
+        { S(3, 50, 24), P(24), P(24) })                                                            \
     ROW(residual_layernorm,                                                                        \
         op_residual_layernorm(tape, x[0], x[1], 0.3, x[2], x[3], 1e-3), PASSES(3, 8),              \
         { S(ROWS, WIDTH), S(ROWS, WIDTH), P(WIDTH), P(WIDTH) }, { S(5), S(5), P(5), P(5) },        \

@@ -1,4 +1,4 @@
-/* examples/from_pytorch.py: a state dictionary of PyTorch, renamed and loaded, gives its results. */
+/* examples/from_pytorch.py: a renamed state dictionary of PyTorch, loaded, gives its results. */
 #include "tests/support.h"
 
 #include <stdio.h>
