@@ -32,6 +32,7 @@ typedef struct Constant Constant;
 struct Constant {
     Tensor tensor;
     Name name;
+    bool required; /* in every file; without it a file may lack the entry */
     Constant *next;
 };
 

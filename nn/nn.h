@@ -100,15 +100,15 @@ void params_clip_gradients(Params *params, double maximum_norm);
  * params_clip_gradients. */
 double params_gradient_norm(const Params *params);
 
-/* Writes all weights, and random projections, under their path names to a safetensors file, also if
- * they are NaN: see params_clip_gradients; reads all from such a file, or from a checkpoint of
- * optim_save. Return false on failure, and tapegrad_error() has the sentence. Reading changes
- * nothing then: when an entry is missing, has the wrong shape or is unknown. */
+/* Writes all weights, random projections and running statistics under their path names to a
+ * safetensors file, also if they are NaN: see params_clip_gradients; reads all from such a file, or
+ * from a checkpoint of optim_save. Return false on failure, and tapegrad_error() has the sentence.
+ * Reading changes nothing then: when an entry is missing, has the wrong shape or is unknown. */
 TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
 TAPEGRAD_MUST_CHECK
 bool params_load(Params *params, const char *path);
-/* For fine-tuning: reads the entries that fit a weight or projection of their name, leaves the
+/* For fine-tuning: reads the entries that fit a weight or other tensor of their name, leaves the
  * others unchanged and returns the number of weights that it read. report, unless it is NULL, is
  * called with a name and a sentence for every weight whose entry is missing or does not fit, and
  * for every entry without a weight. Returns -1 when the file cannot be read. */
@@ -175,6 +175,20 @@ LayerNorm nn_layernorm(Params *params, const char *name, int64_t width);
 /* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm; Ba,
  * Kiros, Hinton 2016, equation 4): x [..., width], returns the same shape. */
 Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
+
+typedef struct BatchNorm {
+    Tensor *weight, *bias;                   /* [channels], 1 and 0 at the start */
+    Tensor *running_mean, *running_variance; /* [channels], 0 and 1: saved and loaded with the
+                                              * weights, but not in params_flat_values, so no
+                                              * optimizer changes them */
+    double momentum, eps;                    /* 0.1 and 1e-5 at the start */
+} BatchNorm;
+
+BatchNorm nn_batchnorm(Params *params, const char *name, int64_t channels);
+/* out = batchnorm(x) (op_batchnorm): x [..., channels]. With tape_set_training on, also without
+ * recording, the forward pass updates the running statistics: evaluate with training off. It writes
+ * the Params then, so no other thread may use it meanwhile. */
+Tensor *nn_batchnorm_forward(Tape *tape, const BatchNorm *norm, Tensor *x);
 
 typedef struct Dropout {
     double probability;

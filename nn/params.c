@@ -346,6 +346,7 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
         error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
     }
     constant->next = params->constants;
+    constant->required = false;
     constant->name = nn_name("", name ? name : "");
     constant->tensor = (Tensor){ .name = name ? constant->name.text : NULL,
                                  .device = params->device,

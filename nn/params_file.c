@@ -45,17 +45,18 @@ static size_t constant_bytes(const Params *params)
 }
 
 /* Reads the constants that the file has into host, where the others get their present values, as do
- * those that do not fit, which are reported; without a report they end the reading. */
+ * those that do not fit, which are reported, as a missing one that is required is; without a report
+ * both end the reading. */
 static bool read_constants(const Params *params, const TensorFile *file, Real *host,
                            LoadReport *report, void *context)
 {
     EACH_CONSTANT(constant, params) {
         const Tensor *tensor = &constant->tensor;
-        const bool found = tensor_file_find(file, tensor->name);
-        const bool read = found && tensor_file_read(file, tensor->name, tensor->shape, host);
-        if (found && !read && !report)
+        const bool expected = constant->required || tensor_file_find(file, tensor->name);
+        const bool read = expected && tensor_file_read(file, tensor->name, tensor->shape, host);
+        if (expected && !read && !report)
             return false;
-        if (found && !read)
+        if (expected && !read)
             report(tensor->name, tapegrad_error(), context);
         if (!read)
             device_copy_out(params->device, host, tensor->data, tensor_bytes(tensor));

@@ -1,0 +1,42 @@
+/* Batch normalization (Ioffe and Szegedy 2015) over all axes but the last. */
+#include "nn/internal.h"
+
+#include <stdlib.h>
+
+/* A running statistic: a constant that every file of the weights has. */
+static Tensor *running_statistic(Params *params, Name name, int64_t channels, Real initial)
+{
+    const size_t bytes = (size_t)channels * sizeof(Real);
+    Tensor *statistic = params_new_constant("nn_batchnorm", params, name.text, shape(channels));
+    params->constants->required = true; /* the new one is the first */
+    Real *host = memory_allocate(bytes);
+    if (!host)
+        error_raise("nn_batchnorm: %s", device_exhausted(params->device, bytes).text);
+    for (int64_t c = 0; c < channels; c++)
+        host[c] = initial;
+    tensor_write(statistic, host);
+    free(host);
+    return statistic;
+}
+
+BatchNorm nn_batchnorm(Params *params, const char *name, int64_t channels)
+{
+    if (channels < 1)
+        error_raise("nn_batchnorm: %s: channels is %lld, expected 1 or more", name,
+                    (long long)channels);
+    Initializer ones = { .kind = INITIAL_ONE }, zeros = { .kind = INITIAL_ZERO };
+    BatchNorm norm = { .momentum = 0.1, .eps = 1e-5 };
+    norm.weight = params_add(params, nn_name(name, "weight").text, shape(channels), ones);
+    norm.bias = params_add(params, nn_name(name, "bias").text, shape(channels), zeros);
+    norm.running_mean = running_statistic(params, nn_name(name, "running_mean"), channels, 0);
+    norm.running_variance =
+        running_statistic(params, nn_name(name, "running_variance"), channels, 1);
+    return norm;
+}
+
+Tensor *nn_batchnorm_forward(Tape *tape, const BatchNorm *norm, Tensor *x)
+{
+    nn_need_layer("nn_batchnorm_forward", norm);
+    return op_batchnorm(tape, x, norm->weight, norm->bias, norm->running_mean,
+                        norm->running_variance, norm->momentum, norm->eps);
+}
