@@ -100,6 +100,9 @@ Tensor *op_max_pool(Tape *tape, Tensor *x, Window window)
                    "op_max_pool: the window is %lld x %lld, padding %lld; expected a padding of at "
                    "most half of the window, or a window may have no pixel",
                    (long long)s.height, (long long)s.width, (long long)s.padding);
+    if (s.H * s.W > INT32_MAX)
+        tape_error(tape, "op_max_pool: x %s, expected at most 2^31 - 1 pixels per image",
+                   tensor_text(x).text);
     const Shape of_out = shape(s.B, s.rows, s.columns, s.C);
     Tensor *out = tape_tensor_of(tape, x->type, of_out), *index = tape_tensor_i32(tape, of_out);
     kernels_of(x)->max_pool(out->data, index->integers, x->data, s);
