@@ -58,6 +58,7 @@ static void release_outputs(Node *node)
 
 static void backward_pass(Tape *tape, Tensor *out)
 {
+    const bool claimed = error_claim(&tape->errors, error_operation());
     tape->backward_started = true;
     tensor_keep(out);
     for (Node *node = tape->last_node; node; node = node->previous) {
@@ -71,6 +72,7 @@ static void backward_pass(Tape *tape, Tensor *out)
             tape_check_backward_finite(tape, node);
         release_outputs(node);
     }
+    error_release(&tape->errors, claimed);
 }
 
 /* Raises unless a backward pass can start at out. */

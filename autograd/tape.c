@@ -25,9 +25,8 @@ Tape *tape_new(Device *device)
     Tape *tape = memory_allocate(sizeof *tape);
     if (!tape)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
-    const char *debug = getenv("TAPEGRAD_DEBUG");
     *tape = (Tape){ .device = device, .recording = true, .training = true };
-    tape->guarded = debug && strcmp(debug, "1") == 0 ? INT64_MAX : 2;
+    tape->guarded = memory_is_guarded() ? INT64_MAX : 2;
     tape->current = &tape->chunks;
     error_context_open(&tape->errors);
     tape_seed(tape, 0);
@@ -160,9 +159,11 @@ static Tensor *add_tensor(Tape *tape, TapeTensor **list, TapeTensor *entry, Tens
 static Tensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
     shape = shape_new(shape.rank, shape.size); /* checks a Shape that was not made by shape() */
+    const bool claimed = error_claim(&tape->errors, error_operation());
     TapeTensor *entry = arena_allocate(tape, sizeof *entry);
     Tensor *tensor = add_tensor(tape, &tape->last_tensor, entry, type, shape);
     tape->tensor_count++;
+    error_release(&tape->errors, claimed);
     return tensor;
 }
 
@@ -389,6 +390,7 @@ void tape_record(Tape *tape, Node node)
                    "%s: the node has no backward function, but an input requires a gradient; "
                    "set .backward, or do not record an operation without a gradient",
                    node.name ? node.name : "tape_record");
+    const bool claimed = error_claim(&tape->errors, node.name);
     node.tape = tape;
     node.previous = tape->last_node;
     node.index = tape->node_count;
@@ -399,6 +401,7 @@ void tape_record(Tape *tape, Node node)
             node.outputs[i]->requires_grad = node.outputs[i]->type != TENSOR_INT32;
     tape->last_node = recorded;
     tape->node_count++;
+    error_release(&tape->errors, claimed);
     if (tape->node_count == SUSPICIOUS_NODES && !tape->warned) {
         tape->warned = true;
         fprintf(
@@ -440,6 +443,7 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 /* ------------------------------------------------------------------------------------ resetting */
 void tape_reset(Tape *tape)
 {
+    const bool claimed = error_claim(&tape->errors, "tape_reset");
     tape_end_step(tape);
     const bool failed = tape->errors.failed;
     if (failed && tape->backward_started)
@@ -468,11 +472,12 @@ void tape_reset(Tape *tape)
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;
     tape->backward_started = false;
-    error_leave(&tape->errors);
     if (tape->replay.capture)
         device_captures(tape->device)->free(tape->replay.capture);
     tape->replay.capture = NULL;
     tape->replay.step = NULL;
+    error_leave(&tape->errors);
+    error_release(&tape->errors, claimed);
 }
 
 /* --------------------------------------------------------------------------------------- random */

@@ -16,7 +16,8 @@ extern "C" {
 typedef struct Tape Tape;
 
 /* A tape for one device, with recording and training on and seed 0. Only one thread at a time may
- * use a tape, or a CUDA device with all its tapes. */
+ * use a tape, or a CUDA device with all its tapes: a second one in the midst of a tape's recording,
+ * backward pass or tape_reset raises. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
 void tape_free(Tape *tape);

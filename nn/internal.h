@@ -48,6 +48,8 @@ struct Params {
     bool clipped;              /* the gradients were, since they were empty */
     int frozen_version;        /* calls of params_set_requires_grad */
     Tensor flat_values, flat_gradients;
+    bool freed; /* the storage, but not the handles, which report their use */
+    struct Params *next_freed;
     char error[192]; /* why the allocation failed */
 };
 

@@ -39,10 +39,37 @@ Params *params_new(Device *device, uint64_t seed)
     return params;
 }
 
+static const char *allocate_weights(Tensor *tensor);
+
+/* From here on, the use of a weight or constant raises. */
+static void free_storage(Params *params)
+{
+    for (Weight *weight = params->weights; weight; weight = weight->next)
+        weight->tensor.data = weight->gradient.data = NULL;
+    for (Constant *constant = params->constants; constant; constant = constant->next) {
+        device_free(params->device, constant->tensor.block);
+        constant->tensor.data = NULL;
+        constant->tensor.params = params;
+        constant->tensor.allocate = allocate_weights;
+    }
+    device_free(params->device, params->values);
+    device_free(params->device, params->gradients);
+    device_free(params->device, params->bf16);
+    params->values = params->gradients = params->bf16 = NULL;
+    params->freed = true;
+}
+
 void params_free(Params *params)
 {
+    static _Thread_local Params *guarded; /* their handles stay; reachable, for leak checkers */
     if (!params)
         return;
+    free_storage(params);
+    if (memory_is_guarded()) {
+        params->next_freed = guarded;
+        guarded = params;
+        return;
+    }
     for (Weight *weight = params->weights, *next; weight; weight = next) {
         next = weight->next;
         while (next && next->tensor.base) /* one allocation with the whole */
@@ -51,12 +78,8 @@ void params_free(Params *params)
     }
     for (Constant *constant = params->constants, *next; constant; constant = next) {
         next = constant->next;
-        device_free(params->device, constant->tensor.block);
         free(constant);
     }
-    device_free(params->device, params->values);
-    device_free(params->device, params->gradients);
-    device_free(params->device, params->bf16);
     free(params);
 }
 
@@ -127,6 +150,8 @@ static void make_flat_tensors(Params *params)
 
 const char *params_allocate(Params *params)
 {
+    if (params->freed)
+        return "cannot be used after params_free";
     if (params->values)
         return NULL;
     const size_t bytes = (size_t)params->flat_count * sizeof(Real);

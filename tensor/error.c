@@ -56,12 +56,32 @@ void error_context_close(ErrorContext *context)
     spin_unlock(&error_lock);
 }
 
+bool error_claim(ErrorContext *context, const char *function)
+{
+    const void *worker = NULL;
+    function = function ? function : "tapegrad";
+    const bool claimed = __atomic_compare_exchange_n(&context->worker, &worker, &current, false,
+                                                     __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    if (!claimed && worker != &current)
+        error_raise("%.*s: another thread is using the tape, expected one thread at a time",
+                    (int)strcspn(function, ":"), function);
+    return claimed;
+}
+
+void error_release(ErrorContext *context, bool claimed)
+{
+    if (claimed)
+        __atomic_store_n(&context->worker, NULL, __ATOMIC_RELEASE);
+}
+
 static void mark_context(void)
 {
     spin_lock(&error_lock);
-    for (ErrorContext *context = open_contexts; context; context = context->next)
+    for (ErrorContext *context = open_contexts; context; context = context->next) {
+        error_release(context, __atomic_load_n(&context->worker, __ATOMIC_RELAXED) == &current);
         if (context->id == current.id)
             context->failed = true;
+    }
     spin_unlock(&error_lock);
 }
 

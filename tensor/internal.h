@@ -20,16 +20,21 @@ void error_raise_arguments(const char *format, va_list arguments) __attribute__(
 /* Whose error an error is: that of the context which the thread entered last, a tape's step.
  * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
  * argument: a string that lives as long as the program; without a context (NULL) nothing else.
- * error_leave forgets the failure, and errors that follow are nobody's. */
+ * error_leave forgets the failure, and errors that follow are nobody's. error_claim makes
+ * this thread the one worker of the context, until error_release or an error; it returns false if it
+ * is that already, and raises, as function, if another thread is. */
 typedef struct ErrorContext {
     int64_t id;
     bool failed;
+    const void *worker; /* its `current`; NULL: none */
     struct ErrorContext *next;
 } ErrorContext;
 void error_context_open(ErrorContext *context);
 void error_context_close(ErrorContext *context);
 void error_enter(const ErrorContext *context, const char *operation);
 void error_leave(ErrorContext *context);
+bool error_claim(ErrorContext *context, const char *function);
+void error_release(ErrorContext *context, bool claimed);
 const char *error_operation(void);
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
@@ -89,6 +94,9 @@ void device_workspace_free_all(void);
 
 /* malloc, which device_fail_allocation can make fail. */
 void *memory_allocate(size_t bytes);
+
+/* Whether freed handles stay, so that their use is recognized: TAPEGRAD_DEBUG=1. */
+bool memory_is_guarded(void);
 
 /* Copies from the host, to the host and within a device. */
 void device_copy_in(Device *device, void *to, const void *host, size_t bytes);

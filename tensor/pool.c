@@ -35,6 +35,12 @@ void *memory_allocate(size_t bytes)
     return allocation_fails() ? NULL : malloc(bytes);
 }
 
+bool memory_is_guarded(void)
+{
+    const char *debug = getenv("TAPEGRAD_DEBUG");
+    return debug && strcmp(debug, "1") == 0;
+}
+
 /* ------------------------------------------------------------------------------------- the pool */
 
 /* The smallest class that holds `bytes`, and its size: 2^e (8 + i) / 8 units of BLOCK_ALIGNMENT. */

@@ -323,9 +323,10 @@ static Tensor *checked_function(Tape *tape, Tensor *const *variables, void *cont
     return checked->use == TWICE ? op_multiply(tape, out, apply(checked->c, tape, x, true)) : out;
 }
 
-/* The emulation is slow, and differences in float32 are coarse: double checks all uses there. */
+/* The emulation is slow, and differences in float32 are coarse: there the comparison with the plain
+ * kernels, a thousand times finer, holds kernels of float32, and double checks all uses. */
 #if defined TAPEGRAD_CUDA_ON_HOST && !defined TAPEGRAD_DOUBLE
-enum { CHECKED_USES = TWICE };
+enum { CHECKED_USES = 0 };
 #else
 enum { CHECKED_USES = USES };
 #endif
@@ -639,7 +640,10 @@ TEST(two_devices_at_once)
     Device *second = device_open("cuda:1");
     tapegrad_on_error(NULL, NULL);
     ck_assert_str_eq(device_name(second), "cuda:1");
-    compare_devices(test_device(), second, PRECISION_FLOAT32, 0);
+    for (int i = 0; i < case_count; i++)
+        if (real_elements(&cases[i]) <= 4000) /* the emulation is slow */
+            compare(cases[i].name, run_on_device(&cases[i]),
+                    run(&cases[i], second, PRECISION_FLOAT32, REAL), 0);
     Tape *one = tape_new(test_device()), *two = tape_new(second);
     const Real number = 1;
     Tensor *x = tape_input(one, &number, shape(1));

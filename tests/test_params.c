@@ -46,6 +46,24 @@ static const Initializer uniform = { INITIAL_UNIFORM, 0.25 };
 static const Initializer normal = { INITIAL_NORMAL, 2 };
 static const char *const three_names[] = { "query", "key", "value" };
 
+TEST(the_debug_mode_reports_freed_params)
+{
+    setenv("TAPEGRAD_DEBUG", "1", 1);
+    Params *params = params_new(device, 1);
+    Linear linear = nn_linear(params, "l1", 2, 2);
+    const Real zeros[2] = { 0 };
+    Tensor *constant = params_constant(params, zeros, shape(2));
+    Optimizer *optimizer = optim_sgd(params, optim_sgd_config(0.1));
+    contribute(linear.bias, zeros);
+    params_free(params);
+    Tensor *x = tape_input(tape, zeros, shape(1, 2));
+    assert_raises("op_linear: weight l1.weight cannot be used after params_free",
+                  nn_linear_forward(tape, &linear, x));
+    assert_raises("op_exp: x cannot be used after params_free", op_exp(tape, constant));
+    assert_raises("params: the weights cannot be used after params_free", optim_step(optimizer));
+    optim_free(optimizer);
+}
+
 /* ------------------------------------------------------------------------------- initial values */
 /* Mean 0 and this variance, within four standard errors of at most 2 / sqrt(count) of it. */
 static void assert_variance(Tensor *weight, double variance)

@@ -227,6 +227,86 @@ TEST(two_threads_read_the_same_weights)
     params_free(model.params);
 }
 
+/* --------------------------------------------------------------------------- one tape, two threads */
+typedef struct Recorder {
+    Tape *tape;
+    Tensor *x;
+    _Atomic int entered;
+} Recorder;
+
+static void wait_in_backward(Node *node)
+{
+    Recorder *recorder = *(Recorder *const *)node->attributes;
+    recorder->entered = 1;
+    while (recorder->entered == 1)
+        usleep(1000);
+}
+
+static void *pass(void *context)
+{
+    Recorder *recorder = context;
+    Tape *tape = recorder->tape;
+    tape_use(tape, "wait: x", recorder->x);
+    Tensor *out = tape_tensor(tape, shape(1));
+    tape_record(tape, (Node){ .name = "wait",
+                              .backward = wait_in_backward,
+                              .outputs = { out },
+                              .inputs = { recorder->x },
+                              .attributes = tape_save(tape, &recorder, sizeof recorder) });
+    tape_backward(tape, out);
+    return NULL;
+}
+
+TEST(a_tape_used_by_two_threads_at_once_raises)
+{
+    const Real one = 1;
+    Tape *tape = tape_new(test_device());
+    Recorder recorder = { tape, tape_variable(tape, &one, shape(1)), 0 };
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, pass, &recorder), 0);
+    while (!recorder.entered)
+        usleep(1000);
+    assert_raises("op_exp: another thread is using the tape, expected one thread at a time",
+                  op_exp(tape, recorder.x));
+    assert_raises("tape_reset: another thread is using the tape, expected one thread at a time",
+                  tape_reset(tape));
+    recorder.entered = 2;
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    op_exp(tape, recorder.x); /* the other thread has finished */
+    tape_reset(tape);
+    tape_free(tape);
+}
+
+/* An error ends a thread's work: another one may reset the tape and go on. */
+static void *fail_in_backward(void *context)
+{
+    Recorder *recorder = context;
+    Tape *tape = recorder->tape;
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        Tensor *out = op_exp(tape, recorder->x);
+        device_fail_allocation(2); /* after dL/dout, dx: within the pass */
+        tape_backward(tape, out);
+        ck_abort_msg("no error");
+    }
+    device_fail_allocation(0);
+    tapegrad_on_error(NULL, NULL);
+    return NULL;
+}
+
+TEST(after_an_error_in_one_thread_another_uses_the_tape)
+{
+    const Real one = 1;
+    Tape *tape = tape_new(test_device());
+    Recorder recorder = { tape, tape_variable(tape, &one, shape(1)), 0 };
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, fail_in_backward, &recorder), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    tape_reset(tape);
+    op_exp(tape, tape_variable(tape, &one, shape(1)));
+    tape_free(tape);
+}
+
 /* ------------------------------------------------------------------------ settings of a process */
 static _Atomic bool settled;
 static jmp_buf raised;
