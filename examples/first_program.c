@@ -52,10 +52,9 @@ int main(int argc, char **argv)
         x = nn_embedding_forward(tape, &embedding, x); /* [BATCH, LENGTH, 16] */
         Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
         x = op_concat(tape, parts, 2, -1); /* [BATCH, LENGTH, 32] */
-        x = nn_transformer_forward(tape, &transformer, x,
-                                   (AttentionOptions){ 0 }); /* [BATCH, LENGTH, 32] */
-        x = op_slice(tape, x, 1, DIGITS, DIGITS);            /* from the separator on */
-        Tensor *logits = nn_linear_forward(tape, &head, x);  /* [BATCH, DIGITS, SYMBOLS] */
+        x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
+        x = op_slice(tape, x, 1, DIGITS, DIGITS);           /* from the separator on */
+        Tensor *logits = nn_linear_forward(tape, &head, x); /* [BATCH, DIGITS, SYMBOLS] */
         tensor_keep(logits); /* readable after the backward pass, which frees what it has used */
         Tensor *classes = tape_input_i32(tape, targets[0], shape(BATCH, DIGITS));
         Tensor *loss = op_cross_entropy(tape, logits, classes, NULL);

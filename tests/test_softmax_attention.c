@@ -219,7 +219,7 @@ TEST(queries_without_keys_get_0)
 TEST(misuse_of_masks_raises)
 {
     Tape *tape = tape_new(test_device()), *other = tape_new(test_device());
-    Real *values = test_zeros(2 * 3 * 4 * 5);
+    Real *values = test_zeros(3 * 3 * 4 * 5);
     Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
     Tensor *key = tape_input(tape, values, shape(2, 5, 3, 2));
 #define WITH_MASK(tensor) ((SoftmaxAttentionOptions){ .mask = (tensor) })
