@@ -84,11 +84,11 @@ int main(int argc, char **argv)
     Optimizer *optimizer = optim_adam(params, adam);
     Tape *tape = tape_new(params_device(params));
     const int64_t tests = test.count / BATCH;
-    int right = 0;
+    double right = 0; /* the sum of the test batches' accuracies */
 
     for (int step = 1; step <= steps + tests; step++) { /* the last ones only count */
         static Real pixels[BATCH][PIXELS];
-        static int32_t digits[BATCH], found[BATCH];
+        static int32_t digits[BATCH];
         const bool learn = step <= steps;
         const Images *from = learn ? &training : &test;
         for (int64_t b = 0, i = (step - steps - 1) * BATCH; b < BATCH; b++, i++) {
@@ -103,12 +103,10 @@ int main(int argc, char **argv)
         x = convolve(tape, &second, convolve(tape, &first, x)); /* [BATCH, SIZE/4, SIZE/4, 32] */
         x = op_reshape(tape, x, shape(BATCH, tensor_count(x) / BATCH));
         Tensor *logits = nn_linear_forward(tape, &output, x); /* [BATCH, DIGITS] */
-        Tensor *loss =
-            op_cross_entropy(tape, logits, tape_input_i32(tape, digits, shape(BATCH)), NULL);
-        tensor_read_i32(op_argmax(tape, logits, -1), found);
-        for (int b = 0; b < BATCH; b++)
-            right += !learn && found[b] == digits[b];
+        Tensor *targets = tape_input_i32(tape, digits, shape(BATCH));
+        right += learn ? 0 : tensor_item(op_accuracy(tape, logits, targets, NULL));
         if (learn) {
+            Tensor *loss = op_cross_entropy(tape, logits, targets, NULL);
             tape_backward(tape, loss);
             optim_step(optimizer);
             if (step % 100 == 0)
@@ -116,7 +114,7 @@ int main(int argc, char **argv)
         }
         tape_reset(tape);
     }
-    printf("%.2f %% of %d test images\n", (double)right / (double)tests, (int)tests * BATCH);
+    printf("%.2f %% of %d test images\n", 100 * right / (double)tests, (int)tests * BATCH);
     tape_free(tape), optim_free(optimizer), params_free(params);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

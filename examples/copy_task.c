@@ -61,24 +61,6 @@ static Tensor *forward(Tape *tape, const Model *model, Tensor *tokens)
     return nn_linear_forward(tape, &model->head, x);
 }
 
-/* The fraction of the copied symbols whose logit is the largest. */
-static double accuracy(const Batch *batch, const Tensor *logits)
-{
-    static Real host[BATCH][LENGTH][CLASSES];
-    int right = 0, all = 0;
-    tensor_read(logits, host[0][0]);
-    for (int b = 0; b < BATCH; b++)
-        for (int i = 0; i < LENGTH; i++) {
-            const Real *row = host[b][i];
-            int best = 0;
-            for (int c = 1; c < CLASSES; c++)
-                best = row[c] > row[best] ? c : best;
-            all += batch->mask[b][i] > 0;
-            right += batch->mask[b][i] > 0 && best == batch->targets[b][i];
-        }
-    return (double)right / all;
-}
-
 int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 4000;
@@ -101,9 +83,11 @@ int main(int argc, char **argv)
         tape_backward(tape, loss);
         params_clip_gradients(params, 1);
         optim_step(optimizer);
-        if (step % 100 == 0 || step == steps)
+        if (step % 100 == 0 || step == steps) {
+            Tensor *accuracy = op_accuracy(tape, logits, targets, mask); /* of copied symbols */
             printf("step %4d  loss %.4f  accuracy %6.2f %%\n", step, tensor_item(loss),
-                   100 * accuracy(&batch, logits));
+                   100 * tensor_item(accuracy));
+        }
         tape_reset(tape);
     }
     tape_free(tape), optim_free(optimizer), params_free(params);

@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         const bool test = step > steps;
         const int N = test ? LONG : LENGTH;
         static Real bits[BATCH * LONG];
-        static int32_t parities[BATCH * LONG], found[BATCH * LONG];
+        static int32_t parities[BATCH * LONG];
         for (int i = 0; i < BATCH * N; i++) {
             const int32_t bit = (int32_t)random_integer(&random, 0, 2);
             bits[i] = (Real)bit;
@@ -62,11 +62,8 @@ int main(int argc, char **argv)
         Tensor *targets = tape_input_i32(tape, parities, shape(BATCH, N));
         Tensor *loss = op_cross_entropy(tape, logits, targets, NULL);
         if (test) {
-            int right = 0;
-            tensor_read_i32(op_argmax(tape, logits, -1), found);
-            for (int i = 0; i < BATCH * N; i++)
-                right += found[i] == parities[i];
-            printf("accuracy on %d bits %.3f\n", N, (double)right / (BATCH * N));
+            Tensor *accuracy = op_accuracy(tape, logits, targets, NULL);
+            printf("accuracy on %d bits %.3f\n", N, tensor_item(accuracy));
             break;
         }
         tape_backward(tape, loss);

@@ -68,6 +68,11 @@ int params_count(const Params *params);
 int64_t params_elements(const Params *params);
 Tensor *params_at(const Params *params, int index);
 
+/* Prints a table for people: the name, the shape and the number of elements of each weight, in
+ * order of registration, "frozen" behind those that params_set_requires_grad froze, and the total
+ * of params_elements. */
+void params_print(const Params *params, FILE *file);
+
 /* The flat buffers as tensors [n] that the Params owns: all values, and all gradients, of which
  * those without a contribution become 0. The weights follow in order of registration, each from a
  * multiple of 16 elements on; padding between them is 0 in both and must stay so. For an

@@ -145,6 +145,9 @@ KERNEL(cross_entropy_forward, (Real *out, LogSumExp *l, Real *weight_sum, CrossE
 /* dlogits [R, C] <- the gradient by logits, from dout [] */
 KERNEL(cross_entropy_backward, (Gradient dlogits, const Real *dout, const LogSumExp *l,
                                 const Real *weight_sum, CrossEntropy in))
+/* out [] = the weighted fraction of found = targets, all [R]; weights [R] or NULL: all 1 */
+REAL_KERNEL(accuracy, (Real *out, const int32_t *found, const int32_t *targets,
+                       const Real *weights, int64_t R))
 /* out [], Real, = the mean of (p - t)^2, p [n], t [n] */
 KERNEL(mean_squared_error_forward, (Real *out, const Real *p, const Real *t, int64_t n))
 /* dx [n] <- sign 2 (p - t) dout / n, dout [] */

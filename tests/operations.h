@@ -375,6 +375,13 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(ROWS, WIDTH), INTEGERS(WIDTH, ROWS) }, { S(6, 1), INTEGERS(1, 6) },                    \
         { S(1, 3, 2, 4), INTEGERS(4, 1, 3, 2) }, { S(37, 11), INTEGERS(11, 37) },                  \
         { S(37, 1500), INTEGERS(1500, 37) })                                                       \
+    ROW(accuracy, op_multiply(tape, x[0], op_accuracy(tape, far_apart(tape, x[0]), x[1], NULL)),   \
+        UNMEASURED, { S(2, 3, 2, 5), INTEGERS(5, 2, 3, 2) },                                       \
+        { S(1, 4, 1, 2), INTEGERS(2, 1, 4, 1) }, { S(5, 7, 11, 16), INTEGERS(16, 5, 7, 11) })      \
+    ROW(weighted_accuracy,                                                                         \
+        op_multiply(tape, x[0], op_accuracy(tape, far_apart(tape, x[0]), x[1], x[2])), UNMEASURED, \
+        { S(2, 3, 2, 5), INTEGERS(5, 2, 3, 2), WEIGHTS(2, 3, 2) },                                 \
+        { S(5, 7, 11, 16), INTEGERS(16, 5, 7, 11), WEIGHTS(5, 7, 11) })                            \
     ROW(weighted_cross_entropy, op_cross_entropy(tape, x[0], x[1], x[2]), UNMEASURED,              \
         { S(6, 19), INTEGERS(19, 6), WEIGHTS(6) }, { S(37, 11), INTEGERS(11, 37), WEIGHTS(37) })   \
     ROW(discretized_logistic_mixture, op_discretized_logistic_mixture(tape, x[0], x[1]),           \

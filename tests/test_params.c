@@ -173,6 +173,34 @@ TEST(weights_are_found_by_name_and_index)
     params_free(params);
 }
 
+TEST(the_table_lists_every_weight_and_the_total)
+{
+    Params *params = params_new(device, 1);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    params_print(params, file);
+    params_add(params, "embedding", shape(1000, 30), uniform);
+    params_add_joined(params, "layer", three_names, 3, "bias", shape(5), uniform);
+    params_add(params, "s", shape_scalar(), uniform);
+    params_set_requires_grad(params, "*.key.*", false);
+    params_print(params, file);
+    assert_raises("params_print: params is NULL", params_print(NULL, file));
+    assert_raises("params_print: the file is NULL", params_print(params, NULL));
+    fclose(file);
+    ck_assert_str_eq(text, "weight  shape      elements\n"
+                           "total                     0\n"
+                           "weight            shape          elements\n"
+                           "embedding         [1000,30]         30000\n"
+                           "layer.query.bias  [5]                   5\n"
+                           "layer.key.bias    [5]                   5  frozen\n"
+                           "layer.value.bias  [5]                   5\n"
+                           "s                 []                    1\n"
+                           "total                               30016\n");
+    free(text);
+    params_free(params);
+}
+
 TEST(storage_is_allocated_at_the_first_use)
 {
     const size_t before = device_memory(device).current;

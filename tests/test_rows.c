@@ -636,6 +636,30 @@ TEST(misuse_of_rows_raises)
     tape_free(tape);
 }
 
+/* Of equal logits the first counts, and a NaN as the largest; weights of 0 leave rows out. */
+TEST(accuracy_counts_the_rows_whose_largest_logit_is_the_targets)
+{
+    begin();
+    const Real logits[] = { 1, 3, 2, /* */ 0, 5, 5, /* */ 7, (Real)NAN, 9, /* */ -1, -2, -3 };
+    const Real weights[] = { 1, 2, 0, (Real)0.5 }, zeros[] = { 0, 0, 0, 0 };
+    const int32_t targets[] = { 1, 2, 1, 1 };
+    Tensor *x = tape_variable(tape, logits, shape(2, 2, 3));
+    Tensor *t = tape_input_i32(tape, targets, shape(2, 2));
+    Tensor *of_all = op_accuracy(tape, x, t, NULL);
+    ck_assert(tensor_item(of_all) == 0.5);
+    ck_assert(!of_all->requires_grad);
+    Tensor *w = tape_variable(tape, weights, shape(2, 2)); /* gets no gradient either */
+    Tensor *of_some = op_accuracy(tape, x, t, w);
+    ck_assert_double_eq_tol(tensor_item(of_some), 1 / 3.5, 1e-7);
+    ck_assert(!of_some->requires_grad);
+    ck_assert(isnan(tensor_item(op_accuracy(tape, x, t, tape_input(tape, zeros, shape(2, 2))))));
+    const int32_t second = 1;
+    x = tape_input(tape, logits, shape(3)); /* one row */
+    ck_assert(tensor_item(
+                  op_accuracy(tape, x, tape_input_i32(tape, &second, shape_scalar()), NULL)) == 1);
+    tape_free(tape);
+}
+
 TEST(misuse_of_losses_raises)
 {
     begin();
@@ -659,6 +683,19 @@ TEST(misuse_of_losses_raises)
                   op_cross_entropy(tape, x, t, tape_input(tape, nans, shape(3))));
     assert_raises("op_cross_entropy: the weights of all 3 rows are 0, expected one above",
                   op_cross_entropy(tape, x, t, tape_input(tape, zeros, shape(3))));
+    assert_raises("op_accuracy: targets[2] is 5, expected 0 to 4, the classes of logits",
+                  op_accuracy(tape, x, tape_input_i32(tape, high, shape(3)), NULL));
+    assert_raises("op_accuracy: targets is [1,3], expected [3]: logits is [3,5]",
+                  op_accuracy(tape, x, tape_input_i32(tape, valid, shape(1, 3)), NULL));
+    assert_raises("op_accuracy: targets has dtype Real, expected int32",
+                  op_accuracy(tape, x, x, NULL));
+    assert_raises("op_accuracy: logits is a scalar, expected one axis at least",
+                  op_accuracy(tape, variable(1, shape_scalar()), t, NULL));
+    assert_raises("op_accuracy: weights is [4], expected [3]: logits is [3,5]",
+                  op_accuracy(tape, x, t, tape_input(tape, weights, shape(4))));
+    assert_raises("op_accuracy: weights has dtype int32, expected Real",
+                  op_accuracy(tape, x, t, t));
+    assert_raises("op_accuracy: logits is NULL", op_accuracy(tape, NULL, t, NULL));
     assert_raises("op_cross_entropy: targets has dtype Real, expected int32",
                   op_cross_entropy(tape, x, x, NULL));
     assert_raises("op_cross_entropy: logits is NULL", op_cross_entropy(tape, NULL, t, NULL));
