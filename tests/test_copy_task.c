@@ -18,8 +18,8 @@ enum { EMULATED = true };
 enum { EMULATED = false };
 #endif
 
-/* Where the claim is about the program, not about its device: each run's evaluation of 1000 sequences
- * takes the emulated device seconds. */
+/* Where the claim is about the program, not about its device: each run's evaluation of 1000
+ * sequences takes the emulated device seconds. */
 static void without_emulation(void)
 {
     setenv("TAPEGRAD_CUDA_ON_HOST_DEVICES", "0", 1);
