@@ -227,7 +227,7 @@ TEST(two_threads_read_the_same_weights)
     params_free(model.params);
 }
 
-/* ------------------------------------------------------------------------- one tape, two threads */
+/* ------------------------------------------------------------------------ one tape, two threads */
 typedef struct Recorder {
     Tape *tape;
     Tensor *x;
