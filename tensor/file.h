@@ -6,9 +6,6 @@
 
 #include <stdio.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "the format is little-endian, and so must the machine be");
-
 /* Readers that parse numbers as double represent integers below this exactly. */
 #define FILE_MAX_SIZE ((int64_t)1 << 53)
 

@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "tapegrad needs a little-endian processor: its files are little-endian"
+#endif
+
 /* The type of all values. The library in double has other names of these functions, so that a
  * program compiled for the other Real does not link. */
 #ifdef TAPEGRAD_DOUBLE

@@ -80,5 +80,11 @@ found=$(TEST=no_such_test "${TAPEGRAD_BUILD:-build}/tests/test_random" 2>&1; ech
 [ "${found//$'\n'/}" = "$expected" ] ||
     { failures=$((failures + 1)) && echo "TEST=no_such_test printed \"$found\", expected \"$expected\""; }
 
+# A big-endian processor has no build, rather than other files.
+count=$((count + 1))
+echo '#include "tapegrad.h"' | ${CC:-cc} -U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__ -I. -fsyntax-only -x c - 2>&1 |
+    grep -q '#error "tapegrad needs a little-endian processor' ||
+    { failures=$((failures + 1)) && echo 'a big-endian processor is not refused'; }
+
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
 [ "$failures" -eq 0 ]
