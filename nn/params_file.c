@@ -19,10 +19,10 @@ static size_t part_bytes(const Params *params)
     return (size_t)params->flat_count * sizeof(Real);
 }
 
-/* The weight's elements in host copies of flat buffers. */
-static Real *elements_of(const Params *params, const Tensor *weight, Real *host, int part)
+/* The weight's elements in a flat buffer. */
+static Real *elements_of(const Params *params, const Tensor *weight, Real *flat)
 {
-    return host + part * params->flat_count + (weight->data - params->flat_values.data);
+    return flat + (weight->data - params->flat_values.data);
 }
 
 /* The constants that have a name. */
@@ -81,26 +81,28 @@ bool params_save_parts(const char *function, Params *params, const FileParts *pa
     EACH_CONSTANT(constant, params)
         count++;
     const size_t bytes = part_bytes(params);
-    const size_t all = (size_t)parts->count * bytes + constant_bytes(params);
+    const int copies = device_is_cuda(params->device) ? parts->count : 0; /* the others are read */
+    const size_t all = (size_t)copies * bytes + constant_bytes(params) + 1;
     Real *host = memory_allocate(all);
     FileEntry *entries = memory_allocate((size_t)count * sizeof *entries);
     Name *names = memory_allocate((size_t)count * sizeof *names);
     bool ok = host && entries && names;
     if (!ok)
         error_report("%s: %s", function, device_exhausted(params->device, all).text);
-    for (int part = 0; ok && part < parts->count; part++)
+    for (int part = 0; ok && part < copies; part++)
         device_copy_out(params->device, host + part * params->flat_count, parts->list[part].data,
                         bytes);
     for (int i = 0; ok && i < n; i++) {
         const int part = i / weights;
+        Real *flat = copies ? host + part * params->flat_count : parts->list[part].data;
         const Tensor *weight = params_at(params, i % weights);
         names[i] = prefixed(parts->list[part].prefix, weight);
         entries[i] = (FileEntry){ .name = names[i].text,
                                   .type = FILE_TYPE_OF_REAL,
                                   .shape = weight->shape,
-                                  .data = elements_of(params, weight, host, part) };
+                                  .data = elements_of(params, weight, flat) };
     }
-    Real *values = ok ? host + parts->count * params->flat_count : NULL;
+    Real *values = ok ? host + copies * params->flat_count : NULL;
     for (Constant *c = saved_constant(params->constants); ok && c; c = saved_constant(c->next)) {
         device_copy_out(params->device, values, c->tensor.data, tensor_bytes(&c->tensor));
         entries[n++] = (FileEntry){ c->tensor.name, FILE_TYPE_OF_REAL, c->tensor.shape, values };
@@ -132,31 +134,44 @@ static bool is_known(const char *function, const Params *params, const FileParts
     return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function, path, name);
 }
 
+/* Reads every weight of every part into host, one after the other; write: and copies it to its part. */
+static bool read_parts(const Params *params, const FileParts *parts, const TensorFile *file,
+                       Real *host, bool write)
+{
+    const int weights = params_count(params);
+    bool ok = true;
+    for (int i = 0; ok && i < parts->count * weights; i++) {
+        const Tensor *weight = params_at(params, i % weights);
+        ok = tensor_file_read(file, prefixed(parts->list[i / weights].prefix, weight).text,
+                              weight->shape, host);
+        if (ok && write)
+            device_copy_in(params->device,
+                           elements_of(params, weight, parts->list[i / weights].data), host,
+                           tensor_bytes(weight));
+    }
+    return ok;
+}
+
+/* All is checked before anything is written, by reading twice: a host copy of all parts would be as
+ * large as the file in memory. */
 bool params_load_parts(const char *function, Params *params, const FileParts *parts,
                        const char *ignored, const TensorFile *file, const char *path)
 {
-    const int weights = params_count(params), count = parts->count * weights;
-    const size_t bytes = part_bytes(params);
-    const size_t all = (size_t)parts->count * bytes + constant_bytes(params);
+    int64_t largest = 0;
+    for (int i = 0; i < params_count(params); i++)
+        if (largest < tensor_count(params_at(params, i)))
+            largest = tensor_count(params_at(params, i));
+    const size_t all = (size_t)largest * sizeof(Real) + constant_bytes(params);
     Real *host = memory_allocate(all);
     if (!host)
         return error_report("%s: %s", function, device_exhausted(params->device, all).text);
-    memset(host, 0, (size_t)parts->count * bytes); /* the padding */
-    Real *constant_values = host + parts->count * params->flat_count;
-    bool ok = read_constants(params, file, constant_values, NULL, NULL);
-    for (int i = 0; ok && i < count; i++) {
-        const int part = i / weights;
-        const Tensor *weight = params_at(params, i % weights);
-        ok = tensor_file_read(file, prefixed(parts->list[part].prefix, weight).text, weight->shape,
-                              elements_of(params, weight, host, part));
-    }
+    bool ok = read_constants(params, file, host + largest, NULL, NULL) &&
+              read_parts(params, parts, file, host, false);
     for (int i = 0; ok && i < tensor_file_count(file); i++)
         ok = is_known(function, params, parts, ignored, tensor_file_entry(file, i)->name, path);
-    for (int part = 0; ok && part < parts->count; part++)
-        device_copy_in(params->device, parts->list[part].data, host + part * params->flat_count,
-                       bytes);
     if (ok) {
-        write_constants(params, constant_values);
+        read_parts(params, parts, file, host, true);
+        write_constants(params, host + largest);
         params_written(params);
     }
     free(host);
@@ -202,7 +217,7 @@ static int read_matching_entries(Params *params, const TensorFile *file, Real *h
     int count = 0;
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
-        Real *elements = elements_of(params, weight, host, 0);
+        Real *elements = elements_of(params, weight, host);
         if (tensor_file_read(file, weight->name, weight->shape, elements)) {
             count++;
             continue;
