@@ -169,6 +169,23 @@ TEST(average_pooling_equals_sums_in_double)
     tape_free(tape);
 }
 
+/* Every window covers the image and 2^40 - 4 pixels of padding. */
+TEST(windows_may_be_larger_than_the_image)
+{
+    const int64_t size = 1 << 20;
+    begin();
+    Tensor *x = tape_variable(tape, VALUES(1, 5, 2, 3), shape(1, 2, 2, 1));
+    Tensor *out = tensor_keep(op_max_pool(tape, x, (Window){ size, size, 2, size / 2 }));
+    assert_values(out, shape(1, 2, 2, 1), VALUES(5, 5, 5, 5));
+    tape_backward_from(tape, out, tape_input(tape, VALUES(1, 2, 4, 8), shape(1, 2, 2, 1)));
+    assert_values(tensor_gradient(x), shape(1, 2, 2, 1), VALUES(0, 15, 0, 0));
+    tape_reset(tape);
+    x = tape_input(tape, VALUES(1, 5, 2, 3), shape(1, 2, 2, 1));
+    out = op_average_pool(tape, x, (Window){ size, size, 3, size / 2 });
+    assert_values(out, shape(1, 1, 1, 1), VALUES((Real)(11.0 / (1LL << 40))));
+    tape_free(tape);
+}
+
 TEST(misuse_of_pooling_raises)
 {
     begin();
@@ -182,6 +199,8 @@ TEST(misuse_of_pooling_raises)
     assert_raises("op_max_pool: the window is 0 x 0, stride 0, padding 0; expected 1 or more, 1 or "
                   "more (or 0 for the default), 0 to 2^31 - 1",
                   op_max_pool(tape, x, (Window){ .stride = 0 }));
+    assert_raises("shape: a tensor of these 4 sizes would take 2^63 bytes or more",
+                  op_average_pool(tape, x, (Window){ INT32_MAX, INT32_MAX, 1, INT32_MAX / 2 }));
     assert_raises("op_max_pool: a window of 4 x 4 does not fit into x, [1,3,4,2], with padding 0",
                   op_max_pool(tape, x, (Window){ .height = 4, .width = 4 }));
     assert_raises("op_max_pool: the window is 3 x 2, padding 2; expected a padding of at most half "

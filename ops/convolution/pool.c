@@ -48,7 +48,7 @@ void average_pool_plain(Real *out, const Real *x, Windows s)
 
 void pool_backward_plain(Gradient dx, const Real *dout, const int32_t *index, Windows s)
 {
-    EACH_ROW(item, s.B * s.H * s.W * s.C, s.height * s.width) {
+    EACH_ROW(item, s.B * s.H * s.W * s.C, 4) { /* about 4 windows per pixel */
         const int64_t c = item % s.C, pixel = item / s.C % (s.H * s.W);
         const int64_t b = item / s.C / (s.H * s.W);
         const Interval y = windows_of_pixel(&s, pixel / s.W, s.height, s.rows);

@@ -21,13 +21,15 @@ Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window 
         tape_error(tape, "%s: a window of %lld x %lld does not fit into x, %s, with padding %lld",
                    operation, (long long)window.height, (long long)window.width,
                    shape_text(x->shape).text, (long long)window.padding);
-    shape_count(shape(window.height, window.width, size[3])); /* raises if it overflows */
+    const int64_t rows = down / s + 1, columns = right / s + 1;
+    const int64_t windows = shape_count(shape(size[0], rows, columns)); /* raise if they overflow */
+    shape_count(shape(windows, window.height, window.width, size[3]));
     return (Windows){ .B = size[0],
                       .H = size[1],
                       .W = size[2],
                       .C = size[3],
-                      .rows = down / s + 1,
-                      .columns = right / s + 1,
+                      .rows = rows,
+                      .columns = columns,
                       .height = window.height,
                       .width = window.width,
                       .stride = s,

@@ -24,7 +24,8 @@ static inline int64_t window_size(const Windows *w)
 }
 
 /* The windows over x [B, H, W, C]; a stride of 0 means 1. Raises in the operation's name unless
- * the window's fields are in range and one window fits into x. height width C does not overflow. */
+ * the window's fields are in range, one window fits into x, and the elements of all windows can be
+ * counted. */
 Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window);
 
 /* first to end - 1, along one axis; none if first >= end */
