@@ -195,8 +195,8 @@ Tensor *op_reverse_cumulative_sum(Tape *tape, Tensor *x, int axis);
  * ignored, even if it holds NaN. Raises if a target or weight is out of range; weights are not
  * checked while a CUDA graph is captured. */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
-/* out = sum_r w_r [op_argmax(logits_r) = target_r] / sum_r w_r, a scalar of dtype Real: the fraction
- * of rows whose largest logit is the target's. Not differentiable; the arguments of
+/* out = sum_r w_r [op_argmax(logits_r) = target_r] / sum_r w_r, a scalar of dtype Real: the
+ * fraction of rows whose largest logit is the target's. Not differentiable; the arguments of
  * op_cross_entropy. NaN if the weights are all 0. */
 Tensor *op_accuracy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
 /* out = sum_i (prediction_i - target_i)^2 / n, a scalar; equal shapes of n elements. Both inputs
