@@ -118,7 +118,8 @@ typedef struct TrainingOptions {
 extern const Option model_rows[5], training_rows[3], run_rows[9], device_rows[2];
 
 /* Ends the program if options of training are given with --evaluate (refused: those of this program
- * alone, ended by NULL) or without --load, --save-every without --save, or files that cannot be written. */
+ * alone, ended by NULL) or --load is not, if --save-every is given without --save, or if files
+ * cannot be written. */
 void training_check(const TrainingOptions *options, const Given *given, const char *const *refused);
 
 /* The device of --device, after --threads is applied. */
