@@ -76,6 +76,39 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
     return (int64_t)((uint64_t)low + product_high(x, range));
 }
 
+void random_permutation(Random *random, int32_t *out, int64_t n)
+{
+    if (n < 0 || n > INT32_MAX)
+        error_raise("random_permutation: n is %" PRId64 ", expected 0 to %d", n, INT32_MAX);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (int32_t)i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        const int64_t j = random_integer(random, 0, i + 1);
+        const int32_t item = out[i];
+        out[i] = out[j];
+        out[j] = item;
+    }
+}
+
+/* A permutation advances the counter by less than 2^31, so the epochs' numbers are disjoint. */
+void random_batch(Shuffle *shuffle, int64_t position, int32_t *out, int64_t size)
+{
+    if (shuffle->count < 1 || position < 0 || size < 0)
+        error_raise("random_batch: count is %" PRId64 ", position %" PRId64 " and size %" PRId64
+                    ", expected at least 1, 0 and 0",
+                    shuffle->count, position, size);
+    for (int64_t i = 0; i < size; i++) {
+        const int64_t epoch = (position + i) / shuffle->count;
+        if (shuffle->epochs != epoch + 1) {
+            Random random = shuffle->random;
+            random.counter += (uint64_t)epoch << 32;
+            random_permutation(&random, shuffle->order, shuffle->count);
+            shuffle->epochs = epoch + 1;
+        }
+        out[i] = shuffle->order[(position + i) % shuffle->count];
+    }
+}
+
 /* ------------------------------------------------------------------------------ orthogonal rows */
 static double dot_product(const Real *a, const Real *b, int64_t D)
 {

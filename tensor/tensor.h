@@ -264,6 +264,27 @@ void random_orthogonal(Random *random, Real *host, int64_t rows, int64_t columns
 /* An integer, uniform in [low, high); advances the counter by 1. Raises unless low < high. */
 int64_t random_integer(Random *random, int64_t low, int64_t high);
 
+/* out [n] = the integers in [0, n) in random order, all orders equally likely (Fisher and Yates).
+ * Raises unless 0 <= n < 2^31. */
+void random_permutation(Random *random, int32_t *out, int64_t n);
+
+/* Shuffled epochs over the items 0 .. count - 1: a new permutation per epoch. Set the first three
+ * fields and leave the last one 0. random is not advanced: it and the epoch determine the
+ * permutation. */
+typedef struct Shuffle {
+    Random random;
+    int32_t *order; /* [count]: memory of the caller, for the permutation of the current epoch */
+    int64_t count;
+    int64_t epochs; /* the current epoch + 1; 0: none yet */
+} Shuffle;
+
+/* out [size] = the items at position, position + 1, ... A position counts items from the start of
+ * the first epoch, so it is all that a resumed run needs: batch number step starts at step size. A
+ * batch that spans the end of an epoch continues with the next one: all batches have the same size,
+ * and every item appears once per epoch. Raises unless count is at least 1, and position and
+ * size are at least 0. */
+void random_batch(Shuffle *shuffle, int64_t position, int32_t *out, int64_t size);
+
 /* ------------------------------------------------------------------------------------------- files
  * The safetensors format: 8 bytes of header length, a JSON header, raw little-endian data. */
 typedef enum {

@@ -196,7 +196,7 @@ TEST(save_every_saves_during_the_run)
     without_emulation();
     assert_runs("copy_task " TRAINING "--steps 5 --save @/five.safetensors");
     assert_runs("copy_task " TRAINING "--steps 7 --save @/seven.safetensors --save-every 5");
-    assert_runs("copy_task --evaluate @/seven.safetensors --threads 2");
+    assert_runs("copy_task --load @/seven.safetensors --evaluate --threads 2");
     assert_says("steps=7 ");
 }
 
@@ -204,9 +204,23 @@ TEST(evaluates_a_checkpoint)
 {
     assert_runs("copy_task " TRAINING "--steps 20 --save @/run.safetensors");
     const double loss = final_loss(), accuracy = number_after(" accuracy=");
-    assert_runs("copy_task --evaluate @/run.safetensors --threads 2");
+    assert_runs("copy_task --load @/run.safetensors --evaluate --threads 2");
     ck_assert_double_eq(number_after("evaluation loss="), loss);
     ck_assert_double_eq(number_after(" accuracy="), accuracy);
+}
+
+/* The steps are counted from 1, the optimizer is new, and options other than the model's may
+ * change. */
+TEST(starts_from_the_weights_of_a_checkpoint)
+{
+    assert_runs("copy_task " TRAINING "--steps 30 --save @/run.safetensors");
+    const double loss = final_loss();
+    assert_runs("copy_task --load @/run.safetensors --threads 2 --steps 1 "
+                "--learning-rate 1e-6");
+    ck_assert_double_eq(number_after(" steps="), 1);
+    ck_assert_double_eq_tol(final_loss(), loss, 1e-3);
+    assert_runs("copy_task " TRAINING "--steps 1 --learning-rate 1e-6");
+    ck_assert_double_gt(final_loss(), loss + 0.02); /* without --load */
 }
 
 /* Without a CUDA device the program fails: there is no fallback. */
@@ -226,7 +240,7 @@ TEST(a_missing_cuda_device_ends_the_program)
 /* The steps of the checkpoint run.safetensors. */
 static long long steps_saved(void)
 {
-    assert_runs("copy_task --evaluate @/run.safetensors --threads 1");
+    assert_runs("copy_task --load @/run.safetensors --evaluate --threads 1");
     return (long long)number_after("steps=");
 }
 
@@ -348,7 +362,7 @@ TEST(closed_descriptors_are_no_files)
         "<&- >&- 2>&-; echo status $?");
     assert_says("status 1\n");
     ck_assert_int_eq(log_lines("closed.csv"), 4);
-    assert_runs("copy_task --evaluate @/closed.safetensors");
+    assert_runs("copy_task --load @/closed.safetensors --evaluate");
     assert_runs("copy_task " TINY "--steps 3 --log @/open.csv");
     assert_same_logs("closed.csv", "open.csv");
 }

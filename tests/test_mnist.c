@@ -152,7 +152,7 @@ TEST(an_interrupted_run_can_be_resumed)
         usleep(1000);
     int status = end_by(child, SIGINT), lines = log_lines("interrupted.csv");
     ck_assert_int_eq(status, lines < 401 ? 130 : 0);
-    assert_runs("mnist train --data @ --evaluate @/run.safetensors --threads 2");
+    assert_runs("mnist train --data @ --load @/run.safetensors --evaluate --threads 2");
     char expected[64];
     snprintf(expected, sizeof expected, " test_images=10 steps=%d ", lines - 1);
     assert_says(expected);
@@ -169,7 +169,7 @@ TEST(evaluates_and_resumes_a_checkpoint)
     const double test_bits = final_test_bits();
     ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --steps 4"), 2);
     assert_says("4 steps: expected at least the 5 that ");
-    assert_runs("mnist train --data @ --evaluate @/part.safetensors --threads 2");
+    assert_runs("mnist train --data @ --load @/part.safetensors --evaluate --threads 2");
     ck_assert_double_eq(number_after("evaluation test_bits="), test_bits);
     assert_runs("mnist train --data @ --resume @/part.safetensors --threads 2 --epochs 1");
     ck_assert_double_eq(number_after(" steps="), 7);

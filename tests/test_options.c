@@ -51,7 +51,8 @@ static const Wrong of_copy_task[] = {
     { "--quiet=1", "copy_task: unrecognized option '--quiet=1'; --help lists all\n" },
     { "--steps", "option '--steps' requires an argument" },
     { "more", "copy_task: more: expected an option; --help lists them\n" },
-    { "--resume a --evaluate b", "--evaluate b: expected without --resume a\n" },
+    { "--resume a --load b", "--load b: expected without --resume a\n" },
+    { "--evaluate", "--evaluate: expected together with --load FILE\n" },
     { "--rounds 4", "--rounds 4: expected without --attention linear, which has none\n" },
     { "--attention softmax --features relu",
       "--features relu: expected without --attention softmax, which has none\n" },
@@ -70,7 +71,8 @@ static const Wrong of_copy_task[] = {
     { "--log @/a --save @/a", "a: expected another file than --log " },
     { "--plot @/a.svg --save @/./a.svg", "a.svg: expected another file than --plot " },
     { "--resume @/a --log @/a", "a: expected another file than --log " },
-    { "--evaluate @/b --plot @/b.svg --log @/b.svg", "b.svg: expected another file than --log " },
+    { "--load @/b --evaluate --plot @/b.svg --log @/b.svg",
+      "b.svg: expected another file than --log " },
 };
 
 static const Wrong of_mnist[] = {
@@ -108,16 +110,20 @@ TEST(a_checkpoint_fixes_its_options)
         { "--resume @/run --dropout 0.2", " has --dropout 0.1, which cannot change\n" },
         { "--resume @/run --seed 7", "--seed 7: " },
         { "--resume @/run --steps 4", "copy_task: 4 steps: expected at least the 5 that " },
-        { "--evaluate @/run --length 32", "has --length 16, which cannot change" },
-        { "--evaluate @/run --log @/x", "expected without --evaluate, which trains nothing" },
-        { "--evaluate @/run --dropout 0", "expected without --evaluate, which trains nothing" },
+        { "--load @/run --evaluate --length 32", "has --length 16, which cannot change" },
+        { "--resume @/run --evaluate", "expected without --evaluate, which trains nothing" },
+        { "--load @/run --layers 3", " has --layers 1, which cannot change\n" },
+        { "--load @/run --evaluate --log @/x",
+          "expected without --evaluate, which trains nothing" },
+        { "--load @/run --evaluate --dropout 0",
+          "expected without --evaluate, which trains nothing" },
     };
     assert_runs("copy_task " TINY
                 "--attention lsh --rounds 2 --dropout 0.1 --steps 5 --save @/run");
     ASSERT_REFUSED("copy_task", wrong);
     assert_runs("copy_task --resume @/run --layers 1 --dropout 0.10 --threads 2");
     assert_says(" steps=5 ");
-    assert_runs("copy_task --evaluate @/run --threads 2 --seed 2 --batch 3");
+    assert_runs("copy_task --load @/run --evaluate --threads 2 --seed 2 --batch 3");
 }
 
 TEST(files_that_are_no_checkpoints_are_reported)
@@ -128,7 +134,7 @@ TEST(files_that_are_no_checkpoints_are_reported)
                               (void *)&one };
     snprintf(path, sizeof path, "%s/weights", directory);
     ck_assert(tensor_file_save(&entry, 1, NULL, 0, path));
-    ck_assert_int_eq(run("copy_task --evaluate @/weights"), 1);
+    ck_assert_int_eq(run("copy_task --load @/weights --evaluate"), 1);
     assert_says("expected a checkpoint of copy_task, but it has no --preset");
     assert_runs("copy_task " TINY "--steps 1 --save @/run");
     ck_assert_int_eq(run("mnist sample --load @/run --plot @/a.png"), 1);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -446,6 +447,29 @@ TEST(pictures_may_be_read_by_others)
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_int_eq(status.st_mode & 0777, 0644);
     umask(old);
+}
+
+/* The error of file systems that refuse permissions; 0: none. */
+static int fchmod_error, refusals;
+
+int fchmod(int descriptor, mode_t mode)
+{
+    if (!fchmod_error)
+        return (int)syscall(SYS_fchmod, descriptor, mode);
+    refusals++;
+    errno = fchmod_error;
+    return -1;
+}
+
+TEST(file_systems_that_refuse_permissions_are_no_error)
+{
+    static const int refused[] = { EPERM, ENOSYS, EOPNOTSUPP };
+    for (int i = 0; i < 3; i++) {
+        fchmod_error = refused[i];
+        check_grid((ImageGrid){ 1, i + 1, 3, 4, noise(), .scale = 1 });
+        ck_assert_int_eq(refusals, i + 1);
+    }
+    ck_assert_int_eq(files_in_folder(false), 1);
 }
 
 /* A path without a directory. */

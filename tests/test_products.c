@@ -2,6 +2,7 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/time.h>
@@ -265,7 +266,61 @@ TEST(the_heuristic_is_cached_per_product)
     ck_assert_mem_eq(found[0].dx, found[2].dx, (size_t)(c.rows * C_I) * sizeof(Real));
     ck_assert_mem_eq(found[0].dbias[0], found[2].dbias[0], C_O * sizeof(Real));
 }
+/* Products without kernels of the library, which the emulation runs for one thread at a time. */
+enum { SIZES = 200, SHARED_IN = 8, SHARED_OUT = 16 };
+
+typedef struct SharedCache {
+    pthread_barrier_t *together; /* before each product */
+    const Real *ones;
+    bool equal[SIZES]; /* of the cached algorithm's second result */
+} SharedCache;
+
+static void *multiply_all_sizes(void *context)
+{
+    SharedCache *shared = context;
+    Tape *of_thread = tape_new(test_device());
+    tape_set_recording(of_thread, false);
+    tape_set_precision(of_thread, PRECISION_TF32);
+    for (int i = 0; i < SIZES; i++) {
+        Real first[SIZES * SHARED_OUT], second[SIZES * SHARED_OUT];
+        Tensor *x = tape_input(of_thread, shared->ones, shape(i + 1, SHARED_IN));
+        Tensor *weight = tape_input(of_thread, shared->ones, shape(SHARED_OUT, SHARED_IN));
+        Tensor *bias = tape_input(of_thread, shared->ones, shape(SHARED_OUT));
+        pthread_barrier_wait(shared->together);
+        tensor_read(op_linear(of_thread, x, weight, bias), first);
+        tensor_read(op_linear(of_thread, x, weight, bias), second);
+        shared->equal[i] = first[i * SHARED_OUT] == SHARED_IN + 1 &&
+                           !memcmp(first, second, (size_t)(i + 1) * SHARED_OUT * sizeof(Real));
+        tape_reset(of_thread);
+    }
+    tape_free(of_thread);
+    return NULL;
+}
+
+/* Without the lock, both threads miss the same entry and add it. */
+TEST(two_threads_share_the_cache_of_algorithms)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    pthread_barrier_t together;
+    ck_assert_int_eq(pthread_barrier_init(&together, NULL, 2), 0);
+    Real ones[SIZES * SHARED_OUT];
+    for (int i = 0; i < SIZES * SHARED_OUT; i++)
+        ones[i] = 1;
+    SharedCache shared[2] = { { &together, ones, { false } }, { &together, ones, { false } } };
+    pthread_t threads[2];
+    const int64_t before = tapegrad_cuda_on_host_counts().heuristics;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, multiply_all_sizes, &shared[i]), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    ck_assert_int_eq(tapegrad_cuda_on_host_counts().heuristics - before, SIZES);
+    for (int i = 0; i < SIZES; i++)
+        ck_assert(shared[0].equal[i] && shared[1].equal[i]);
+    pthread_barrier_destroy(&together);
+}
 #else
+TEST(two_threads_share_the_cache_of_algorithms) {}
 TEST(results_do_not_depend_on_epilogues_that_the_device_refuses) {}
 TEST(a_layer_launches_one_kernel_forward_and_four_backward) {}
 TEST(the_heuristic_is_cached_per_product) {}

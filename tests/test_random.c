@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MANY = 1 << 20 };
 
@@ -257,10 +258,85 @@ TEST(integers_of_wide_ranges)
     ck_assert_int_eq(random_integer(&random, INT64_MIN, INT64_MIN + 1), INT64_MIN);
 }
 
+/* Each of the 24 orders of 4 items is equally frequent. */
+TEST(permutations_are_uniform)
+{
+    enum { DRAWS = 240000, ORDERS = 24, ITEMS = 4 };
+    int64_t seen[ITEMS * ITEMS * ITEMS] = { 0 };
+    Random random = random_new(17, 18);
+    for (int i = 0; i < DRAWS; i++) {
+        int32_t order[ITEMS];
+        random_permutation(&random, order, ITEMS);
+        ck_assert_int_eq(1 << order[0] | 1 << order[1] | 1 << order[2] | 1 << order[3], 15);
+        seen[(order[0] * ITEMS + order[1]) * ITEMS + order[2]]++;
+    }
+    const double p = 1.0 / ORDERS;
+    int orders = 0;
+    for (int i = 0; i < ITEMS * ITEMS * ITEMS; i++)
+        if (seen[i]) {
+            assert_within((double)seen[i], DRAWS * p, sqrt(DRAWS * p * (1 - p)));
+            orders++;
+        }
+    ck_assert_int_eq(orders, ORDERS);
+    ck_assert_uint_eq(random.counter, (uint64_t)DRAWS * (ITEMS - 1));
+}
+
+TEST(every_item_is_in_each_epoch_once)
+{
+    enum { ITEMS = 37, SIZE = 10, EPOCHS = 50, BATCHES = ITEMS * EPOCHS / SIZE };
+    int32_t order[ITEMS], items[ITEMS * EPOCHS];
+    Shuffle shuffle = { random_new(1, 2), order, ITEMS, 0 };
+    for (int64_t step = 0; step < BATCHES; step++)
+        random_batch(&shuffle, step * SIZE, items + step * SIZE, SIZE);
+    int different = 0;
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        const int32_t *of_epoch = items + (int64_t)epoch * ITEMS;
+        bool seen[ITEMS] = { false };
+        for (int i = 0; i < ITEMS; i++) {
+            ck_assert(of_epoch[i] >= 0 && of_epoch[i] < ITEMS && !seen[of_epoch[i]]);
+            seen[of_epoch[i]] = true;
+        }
+        different += memcmp(of_epoch, items, ITEMS * sizeof *items) != 0;
+    }
+    ck_assert_int_eq(different, EPOCHS - 1);
+}
+
+/* From any position, even one of an earlier epoch, with batches of another size too. */
+TEST(a_resumed_run_reads_the_same_batches)
+{
+    enum { ITEMS = 7, COUNT = 200 };
+    int32_t order[ITEMS], other_order[ITEMS], items[COUNT], resumed[COUNT];
+    Shuffle shuffle = { random_new(3, 4), order, ITEMS, 0 };
+    for (int position = 0; position < COUNT; position += 5)
+        random_batch(&shuffle, position, items + position, 5);
+    for (int position = COUNT - 1; position >= 0; position--) {
+        Shuffle fresh = { random_new(3, 4), other_order, ITEMS, 0 };
+        random_batch(&fresh, position, resumed, COUNT - position);
+        ck_assert_mem_eq(resumed, items + position, (size_t)(COUNT - position) * sizeof *resumed);
+        random_batch(&shuffle, position, resumed, COUNT - position);
+        ck_assert_mem_eq(resumed, items + position, (size_t)(COUNT - position) * sizeof *resumed);
+    }
+    shuffle = (Shuffle){ random_new(4, 4), order, ITEMS, 0 };
+    random_batch(&shuffle, 0, resumed, COUNT);
+    ck_assert_mem_ne(resumed, items, sizeof items);
+}
+
 TEST(misuse_is_raised)
 {
     Random random = random_new(0, 0);
     Real out[1];
+    int32_t items[1];
+    Shuffle none = { random, items, 0, 0 }, one = { random, items, 1, 0 };
+    assert_raises("random_permutation: n is -1, expected 0 to 2147483647",
+                  random_permutation(&random, items, -1));
+    assert_raises("random_permutation: n is 2147483648, expected 0 to 2147483647",
+                  random_permutation(&random, items, (int64_t)1 << 31));
+    assert_raises("random_batch: count is 0, position 2 and size 1, expected at least 1, 0 and 0",
+                  random_batch(&none, 2, items, 1));
+    assert_raises("random_batch: count is 1, position -1 and size 1, expected at least 1, 0 and 0",
+                  random_batch(&one, -1, items, 1));
+    assert_raises("random_batch: count is 1, position 0 and size -1, expected at least 1, 0 and 0",
+                  random_batch(&one, 0, items, -1));
     assert_raises("random_uniform: n is -1, expected 0 or more", random_uniform(&random, out, -1));
     assert_raises("random_normal: n is -2, expected 0 or more", random_normal(&random, out, -2));
     assert_raises("random_bernoulli: n is -3, expected 0 or more",

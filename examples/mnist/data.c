@@ -46,39 +46,3 @@ void batch_set(Batch *batch, int64_t row, const Idx *images, int64_t image)
         targets[i] = pixels[i];
     }
 }
-
-Order order_new(uint64_t seed, int64_t count)
-{
-    return (Order){
-        .seed = seed, .count = count, .epoch = -1, .images = allocate(count, sizeof(int32_t))
-    };
-}
-
-void order_free(Order *order)
-{
-    free(order->images);
-}
-
-/* Fisher-Yates shuffle. The epoch determines the Philox counter. */
-static void shuffle(Order *order, int64_t epoch)
-{
-    Random random = random_new(order->seed, random_stream("mnist order"));
-    random.counter = (uint64_t)epoch << 32;
-    for (int64_t i = 0; i < order->count; i++)
-        order->images[i] = (int32_t)i;
-    for (int64_t i = order->count - 1; i > 0; i--) {
-        int64_t j = random_integer(&random, 0, i + 1);
-        int32_t image = order->images[i];
-        order->images[i] = order->images[j];
-        order->images[j] = image;
-    }
-    order->epoch = epoch;
-}
-
-int64_t order_at(Order *order, int64_t position)
-{
-    int64_t epoch = position / order->count;
-    if (epoch != order->epoch)
-        shuffle(order, epoch);
-    return order->images[position % order->count];
-}

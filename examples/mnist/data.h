@@ -25,16 +25,4 @@ Batch batch_new(int64_t size, int64_t pixels);
 void batch_free(Batch *batch);
 void batch_set(Batch *batch, int64_t row, const Idx *images, int64_t image);
 
-/* The order of the training images: a new permutation per epoch, determined by the seed. */
-typedef struct Order {
-    uint64_t seed;
-    int64_t count, epoch; /* epoch: of the permutation in images; -1: none yet */
-    int32_t *images;
-} Order;
-
-Order order_new(uint64_t seed, int64_t count);
-void order_free(Order *order);
-/* The image at a position counted from the start of the first epoch. */
-int64_t order_at(Order *order, int64_t position);
-
 #endif

@@ -34,13 +34,13 @@ int mnist_evaluate(int argc, char **argv)
 {
     MnistOptions options;
     options_parse(&mnist_evaluate_command, argc, argv, &options);
-    if (!options.load)
+    if (!options.common.load)
         fail(BAD_USE, "evaluate: expected --load FILE, a checkpoint of mnist train");
     mnist_check_data(&options);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);
-    if (!params_load(params, options.load))
+    if (!params_load(params, options.common.load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     Idx test = mnist_images(&options, MNIST_TEST);
     const int64_t count = at_most(test.count, options.test_images);

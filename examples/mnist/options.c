@@ -80,7 +80,7 @@ static const Option of_drawing[] = {
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
-    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL, "a checkpoint of mnist train" },
+    { "load", CHECKPOINT, OF_RUN, AT(common.load), 0, 0, NULL, "a checkpoint of mnist train" },
 };
 static const Option of_sampling[] = {
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "the picture" },
@@ -133,8 +133,8 @@ const Command mnist_evaluate_command = {
     .program = "mnist",
     .about = "usage: mnist evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per dimension of test images by decode steps, as they are drawn,\n"
-             "which measures the loss by bf16 or 8-bit weights. (mnist train --evaluate uses\n"
-             "the parallel form.)",
+             "which measures the loss by bf16 or 8-bit weights. (mnist train --load FILE\n"
+             "--evaluate uses the parallel form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,

@@ -15,7 +15,6 @@ typedef struct MnistOptions {
     const char *data;
     int64_t evaluate_every, evaluate_images, test_images;
     /* mnist sample, mnist evaluate */
-    const char *load;
     int64_t count, at_once, draw;
     double temperature;
     bool int8; /* and mnist benchmark */

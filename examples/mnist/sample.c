@@ -123,14 +123,14 @@ int mnist_sample(int argc, char **argv)
 {
     MnistOptions options;
     options_parse(&mnist_sample_command, argc, argv, &options);
-    if (!options.load || !options.common.plot)
+    if (!options.common.load || !options.common.plot)
         fail(BAD_USE, "sample: expected --load FILE, a checkpoint of mnist train, and --plot "
                       "FILE, the picture");
     option_check_file("plot", options.common.plot);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);
-    if (!params_load(params, options.load))
+    if (!params_load(params, options.common.load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     Generator *generator =
         generator_new(&model, device,

@@ -15,7 +15,8 @@ typedef struct Run {
     Model model;
     Tensor *tokens, *targets, *loss; /* of training: [B, pixels], [B, pixels], a scalar */
     Idx images, test;
-    Order order;
+    Shuffle order; /* of the training images */
+    int32_t *next; /* [B]: the images of the next batch */
     Batch batch;
     double test_bits; /* of the last evaluation, or NaN */
     char test_title[40];
@@ -32,9 +33,10 @@ static double bits(double nats)
 static void next_batch(void *context, int64_t step)
 {
     Run *run = context;
-    int64_t first = (step - 1) * run->batch.size;
-    for (int64_t b = 0; b < run->batch.size; b++)
-        batch_set(&run->batch, b, &run->images, order_at(&run->order, first + b));
+    const int64_t size = run->batch.size;
+    random_batch(&run->order, (step - 1) * size, run->next, size);
+    for (int64_t b = 0; b < size; b++)
+        batch_set(&run->batch, b, &run->images, run->next[b]);
     tensor_write_i32(run->tokens, run->batch.tokens);
     tensor_write_i32(run->targets, run->batch.targets);
 }
@@ -197,7 +199,12 @@ static void run_start(Run *run, const MnistOptions *options)
     Shape all = shape(options->common.batch, run->model.pixels);
     run->tokens = tape_persistent_i32(training->tape, all);
     run->targets = tape_persistent_i32(training->tape, all);
-    run->order = order_new((uint64_t)options->common.seed, run->images.count);
+    run->next = allocate(options->common.batch, sizeof *run->next);
+    run->order = (Shuffle){
+        .random = random_new((uint64_t)options->common.seed, random_stream("mnist order")),
+        .order = allocate(run->images.count, sizeof(int32_t)),
+        .count = run->images.count,
+    };
     training_load(training);
 }
 
@@ -205,7 +212,8 @@ static void run_free(Run *run)
 {
     idx_free(&run->images);
     idx_free(&run->test);
-    order_free(&run->order);
+    free(run->order.order);
+    free(run->next);
     batch_free(&run->batch);
     training_free(&run->training);
 }

@@ -46,7 +46,7 @@ const Option training_rows[3] = {
       "maximum norm of the gradient (0: no clipping)" },
     { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
 };
-const Option run_rows[8] = {
+const Option run_rows[9] = {
     { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
       "a checkpoint, written at the end and on Ctrl-C" },
     { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
@@ -54,8 +54,10 @@ const Option run_rows[8] = {
       "log and show every N steps; CUDA does not synchronize in between" },
     { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
       "continue from a checkpoint; --log appends" },
-    { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
-      "no training: evaluate a checkpoint on fresh data" },
+    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
+      "start from the weights and options of a checkpoint" },
+    { "evaluate", FLAG, OF_RUN, AT(evaluate), 0, 0, NULL,
+      "no training: evaluate the checkpoint of --load on fresh data" },
     { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
       "of storage and products; tf32 on CUDA only; auto: bf16 where that is fast (docs/gpu.md)" },
     { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
@@ -362,14 +364,16 @@ void option_check_file(const char *name, const char *path)
 
 void training_check(const TrainingOptions *options, const Given *given, const char *const *refused)
 {
-    static const char *const of_training[] = { "steps", "learning-rate", "clip", "dropout",
-                                               "log",   "plot",          "save", "save-every",
-                                               "eager", "score-every",   NULL };
+    static const char *const of_training[] = { "steps", "learning-rate", "clip",   "dropout",
+                                               "log",   "plot",          "save",   "save-every",
+                                               "eager", "score-every",   "resume", NULL };
     static const char what[] = "--evaluate, which trains nothing";
     if (options->evaluate) {
         options_refuse(given, of_training, what);
         options_refuse(given, refused, what);
     }
+    if (options->evaluate && !options->load)
+        fail(BAD_USE, "--evaluate: expected together with --load FILE");
     if (options->save_every && !options->save)
         fail(BAD_USE, "--save-every %lld: expected together with --save FILE",
              (long long)options->save_every);

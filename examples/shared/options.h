@@ -104,9 +104,9 @@ typedef struct TrainingOptions {
     double learning_rate, clip, dropout;
     int64_t steps; /* in total, including those before a resume */
     /* This run. */
-    const char *device, *precision, *log, *plot, *save, *resume, *evaluate;
+    const char *device, *precision, *log, *plot, *save, *resume, *load;
     int64_t threads, save_every, score_every;
-    bool eager, quiet;
+    bool evaluate, eager, quiet;
 } TrainingOptions;
 
 /* Values that presets have in common. */
@@ -115,10 +115,11 @@ typedef struct TrainingOptions {
     .precision = "float32"
 
 /* The rows of these options, except where texts or choices differ. */
-extern const Option model_rows[5], training_rows[3], run_rows[8], device_rows[2];
+extern const Option model_rows[5], training_rows[3], run_rows[9], device_rows[2];
 
 /* Ends the program if options of training are given with --evaluate (refused: those of this program
- * alone, ended by NULL), --save-every without --save, or files that cannot be written. */
+ * alone, ended by NULL) or --load is not, if --save-every is given without --save, or if files
+ * cannot be written. */
 void training_check(const TrainingOptions *options, const Given *given, const char *const *refused);
 
 /* The device of --device, after --threads is applied. */

@@ -37,8 +37,10 @@ void training_free(Training *training)
 void training_load(Training *training)
 {
     const TrainingOptions *options = training->options;
-    const char *checkpoint = options->resume ? options->resume : options->evaluate;
+    const char *checkpoint = options->evaluate ? options->load : options->resume;
     if (checkpoint && !optim_load(training->optimizer, training->tape, checkpoint))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    if (options->load && !checkpoint && !params_load(training->params, options->load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     training->done = optim_steps(training->optimizer);
     if (options->resume && training->done > training->steps)

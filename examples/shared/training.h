@@ -28,8 +28,8 @@ typedef struct Training {
 Training training_new(const Command *command, const TrainingOptions *options, int64_t steps);
 void training_free(Training *training);
 
-/* Loads the checkpoint of --resume or --evaluate, if any. Ends the program if a resumed run has
- * completed more steps than this one is to have. */
+/* Loads the checkpoint of --resume, or of --load: for training its weights alone. Ends the program
+ * if a resumed run has completed more steps than this one is to have. */
 void training_load(Training *training);
 
 /* Trains until all steps are done or a signal stops it, and saves. A save that fails is reported;

@@ -87,18 +87,18 @@ static const Option of_pictures[] = {
 };
 /* clang-format on */
 
-/* Those of run_rows that apply: --evaluate is a command here, and steps cannot be replayed. */
+/* Those of run_rows that apply: evaluate is a command here, and steps cannot be replayed. */
 #define SAVING                                                                                     \
     {                                                                                              \
         run_rows, 4                                                                                \
     }
 #define PRECISION                                                                                  \
     {                                                                                              \
-        run_rows + 5, 1                                                                            \
+        run_rows + 6, 1                                                                            \
     }
 #define QUIET                                                                                      \
     {                                                                                              \
-        run_rows + 7, 1                                                                            \
+        run_rows + 8, 1                                                                            \
     }
 
 const Command speech_train_command = {

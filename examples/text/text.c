@@ -63,14 +63,14 @@ static const Option of_generation[] = {
 };
 /* clang-format on */
 
-/* Those of run_rows that apply: --evaluate is a flag here. */
+/* Those of run_rows that apply: --load and --evaluate have other meanings here. */
 #define SAVING                                                                                     \
     {                                                                                              \
         run_rows, 4                                                                                \
     }
 #define RUNNING                                                                                    \
     {                                                                                              \
-        run_rows + 5, 3                                                                            \
+        run_rows + 6, 3                                                                            \
     }
 
 static const Command command = {
