@@ -68,9 +68,8 @@ int params_count(const Params *params);
 int64_t params_elements(const Params *params);
 Tensor *params_at(const Params *params, int index);
 
-/* Prints a table for people: the name, the shape and the number of elements of each weight, in
- * order of registration, "frozen" behind those that params_set_requires_grad froze, and the total
- * of params_elements. */
+/* Prints a table for people: the number of elements, the shape and the name of each weight, in
+ * order of registration, with "(frozen)" if it requires no gradient, and the total. */
 void params_print(const Params *params, FILE *file);
 
 /* The flat buffers as tensors [n] that the Params owns: all values, and all gradients, of which

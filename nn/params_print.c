@@ -1,28 +1,16 @@
-/* The weights as a table: names, shapes and numbers of elements. */
+/* The weights as a table. Names, which may be long, come last. */
 #include "nn/internal.h"
-
-#include <string.h>
 
 void params_print(const Params *params, FILE *file)
 {
     if (!params || !file)
         error_raise("params_print: %s is NULL", params ? "the file" : "params");
-    const int count = params_count(params);
-    int names = (int)strlen("weight"), shapes = (int)strlen("shape");
-    for (int i = 0; i < count; i++) {
+    fprintf(file, "%12s  %-20s  %s\n", "elements", "shape", "weight");
+    for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
-        const int name = (int)strlen(weight->name);
-        const int shape = (int)strlen(shape_text(weight->shape).text);
-        names = name > names ? name : names;
-        shapes = shape > shapes ? shape : shapes;
+        fprintf(file, "%12lld  %-20s  %s%s\n", (long long)tensor_count(weight),
+                shape_text(weight->shape).text, weight->name,
+                weight->requires_grad ? "" : " (frozen)");
     }
-    fprintf(file, "%-*s  %-*s  %12s\n", names, "weight", shapes, "shape", "elements");
-    for (int i = 0; i < count; i++) {
-        const Tensor *weight = params_at(params, i);
-        fprintf(file, "%-*s  %-*s  %12lld%s\n", names, weight->name, shapes,
-                shape_text(weight->shape).text, (long long)tensor_count(weight),
-                weight->requires_grad ? "" : "  frozen");
-    }
-    fprintf(file, "%-*s  %-*s  %12lld\n", names, "total", shapes, "",
-            (long long)params_elements(params));
+    fprintf(file, "%12lld  in total\n", (long long)params_elements(params));
 }

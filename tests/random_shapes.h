@@ -44,6 +44,9 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(mean_squared_error, { S(N_, M_), S(N_, M_) })                                              \
     ROW(cross_entropy, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_) })                           \
     ROW(accuracy, { S(B_, N_, H_, 1 + M_ % 16), INTEGERS((int32_t)(1 + M_ % 16), B_, N_, H_) })    \
+    ROW(weighted_accuracy, { S(B_, N_ + 1, H_, 1 + M_ % 16),                                       \
+                             INTEGERS((int32_t)(1 + M_ % 16), B_, N_ + 1, H_),                     \
+                             WEIGHTS(B_, N_ + 1, H_) })                                            \
     ROW(weighted_cross_entropy, { S(N_ + 1, M_), INTEGERS((int32_t)M_, N_ + 1), WEIGHTS(N_ + 1) }) \
     ROW(discretized_logistic_mixture, { S(N_, 3 * M_), INTEGERS(256, N_) })                        \
     ROW(embedding, { P(M_, K_), INTEGERS((int32_t)M_, B_, N_) }) ROW(reshape, { S(3, 2, 5) })      \

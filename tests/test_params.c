@@ -188,15 +188,15 @@ TEST(the_table_lists_every_weight_and_the_total)
     assert_raises("params_print: params is NULL", params_print(NULL, file));
     assert_raises("params_print: the file is NULL", params_print(params, NULL));
     fclose(file);
-    ck_assert_str_eq(text, "weight  shape      elements\n"
-                           "total                     0\n"
-                           "weight            shape          elements\n"
-                           "embedding         [1000,30]         30000\n"
-                           "layer.query.bias  [5]                   5\n"
-                           "layer.key.bias    [5]                   5  frozen\n"
-                           "layer.value.bias  [5]                   5\n"
-                           "s                 []                    1\n"
-                           "total                               30016\n");
+    ck_assert_str_eq(text, "    elements  shape                 weight\n"
+                           "           0  in total\n"
+                           "    elements  shape                 weight\n"
+                           "       30000  [1000,30]             embedding\n"
+                           "           5  [5]                   layer.query.bias\n"
+                           "           5  [5]                   layer.key.bias (frozen)\n"
+                           "           5  [5]                   layer.value.bias\n"
+                           "           1  []                    s\n"
+                           "       30016  in total\n");
     free(text);
     params_free(params);
 }
