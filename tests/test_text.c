@@ -134,12 +134,12 @@ TEST(evaluates_every_byte)
 TEST(signals_save_and_runs_resume)
 {
     static const int signals[] = { SIGINT, SIGTERM };
-    assert_runs("text @/words --steps 40 --generate 0 --save @/whole " ON_CPU);
+    assert_runs("text @/words --steps 20 --generate 0 --save @/whole " ON_CPU);
     for (int i = 0; i < 2; i++) {
         const char *log = i == 0 ? "log" : "other_log";
         const pid_t child = start(
             "out",
-            "text @/words --steps 40 --quiet --score-every 1 --log @/%s --save @/part " ON_CPU,
+            "text @/words --steps 20 --quiet --score-every 1 --log @/%s --save @/part " ON_CPU,
             log);
         while (log_lines(log) < 3)
             usleep(1000);
@@ -151,7 +151,7 @@ TEST(signals_save_and_runs_resume)
         assert_runs("text @/words --resume @/part --generate 0 --save @/part " ON_CPU);
         assert_same_files("whole", "part");
     }
-    assert_runs("text @/words --steps 40 --generate 0 --save-every 15 --save @/part " ON_CPU);
+    assert_runs("text @/words --steps 20 --generate 0 --save-every 15 --save @/part " ON_CPU);
     assert_same_files("whole", "part");
 }
 
