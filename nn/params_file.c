@@ -134,7 +134,8 @@ static bool is_known(const char *function, const Params *params, const FileParts
     return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function, path, name);
 }
 
-/* Reads every weight of every part into host, one after the other; write: and copies it to its part. */
+/* Reads every weight of every part into host, one after the other; with write, copies each to its
+ * part. */
 static bool read_parts(const Params *params, const FileParts *parts, const TensorFile *file,
                        Real *host, bool write)
 {
