@@ -38,7 +38,7 @@ static Images read_images(const char *directory, const char *part, int64_t count
                      read_idx(directory, part, "labels-idx1", 8, count) };
 }
 
-static Images draw_images(Random *random, int64_t count)
+static Images draw(Random *random, int64_t count)
 {
     static const char *const font[] = { "####.##.##.####", ".#.##..#..#.###", "##...#.#.#..###",
                                         "##...#.#...###.", "#.##.####..#..#", "####..##...###.",
@@ -71,9 +71,8 @@ int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 300;
     Random random = random_new(/*seed*/ 1, random_stream("images"));
-    const Images training =
-        argc > 2 ? read_images(argv[2], "train", 60000) : draw_images(&random, 5000);
-    const Images test = argc > 2 ? read_images(argv[2], "t10k", 10000) : draw_images(&random, 1000);
+    const Images training = argc > 2 ? read_images(argv[2], "train", 60000) : draw(&random, 5000);
+    const Images test = argc > 2 ? read_images(argv[2], "t10k", 10000) : draw(&random, 1000);
     Params *params = params_new(device_best(), /*seed*/ 1);
     const Window window = { .height = 3, .width = 3, .padding = 1 };
     Conv2d first = nn_conv2d(params, "first", 1, 16, window);
@@ -116,5 +115,6 @@ int main(int argc, char **argv)
     }
     printf("accuracy %.4f on %d test images\n", right / (double)tests, (int)tests * BATCH);
     tape_free(tape), optim_free(optimizer), params_free(params);
+    free(training.pixels), free(training.digits), free(test.pixels), free(test.digits);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }
