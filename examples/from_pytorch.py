@@ -103,7 +103,10 @@ def convert(tensors, renames, flatten):
             tensor = tensor.reordered([0, 2, 3, 1])
         if last == "weight" and layer in flatten:  # its inputs were [C, H, W], here [H, W, C]
             out, inputs = tensor.shape
-            tensor = tensor.reordered([0, 2, 3, 1], [out] + flatten[layer])
+            C, H, W = flatten[layer]
+            if C * H * W != inputs:
+                raise ValueError(f"{name} has {inputs} inputs, expected {C} x {H} x {W} of --flatten")
+            tensor = tensor.reordered([0, 2, 3, 1], [out, C, H, W])
             tensor.shape = [out, inputs]
         result[name] = tensor
     return result
@@ -118,11 +121,19 @@ def main():
     parser.add_argument("input")
     parser.add_argument("output")
     args = parser.parse_args()
-    flatten = {layer: [int(size) for size in sizes.split(",")]
-               for layer, sizes in (item.split("=") for item in args.flatten)}
-    read = read_safetensors if args.input.endswith(".safetensors") else read_pytorch
-    tensors = convert(read(args.input), [item.split("=") for item in args.rename], flatten)
-    write_safetensors(tensors, args.output)
+    for option, items, form in (("--rename OLD=NEW", args.rename, r"[^=]+=[^=]*"),
+                                ("--flatten LAYER=C,H,W", args.flatten, r"[^=]+=\d+,\d+,\d+")):
+        for item in items:
+            if not re.fullmatch(form, item):
+                parser.error(f'"{item}": expected {option}')
+    try:
+        flatten = {layer: [int(size) for size in sizes.split(",")]
+                   for layer, sizes in (item.split("=") for item in args.flatten)}
+        read = read_safetensors if args.input.endswith(".safetensors") else read_pytorch
+        tensors = convert(read(args.input), [item.split("=") for item in args.rename], flatten)
+        write_safetensors(tensors, args.output)
+    except (OSError, ImportError, ValueError, KeyError, MemoryError, struct.error) as error:
+        sys.exit(f"from_pytorch: {args.input}: {str(error) or 'not a state dictionary'}")
     for name, tensor in tensors.items():
         print(name, tensor.shape)
 
