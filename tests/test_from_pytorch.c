@@ -74,6 +74,19 @@ TEST(a_renamed_state_dictionary_gives_the_results_of_pytorch)
     params_free(params);
 }
 
+#define REFUSED(arguments, sentence)                                                               \
+    ck_assert_int_eq(system("python3 -B examples/from_pytorch.py " arguments                       \
+                            " /dev/null 2>&1 | grep -qF '" sentence "'"),                          \
+                     0)
+TEST(wrong_arguments_of_the_script_are_refused)
+{
+    REFUSED("--rename x tests/data/pytorch_state.safetensors",
+            "error: \"x\": expected --rename OLD=NEW");
+    REFUSED("--flatten images.fc=4,3,5 tests/data/pytorch_state.safetensors",
+            "images.fc.weight has 48 inputs, expected 4 x 3 x 5 of --flatten");
+    REFUSED("no_such.safetensors", "from_pytorch: no_such.safetensors: [Errno 2]");
+}
+
 int main(void)
 {
     return test_main("from_pytorch", NULL, NULL);

@@ -1,11 +1,12 @@
 """PyTorch beside examples/convolution.c: the same network, batches, rate and number of steps.
 
-    python bench/peers/convolution.py DIR --threads 2
+    python bench/peers/convolution.py DIR --device cpu --threads 2
 
 DIR has MNIST's four gzipped IDX files. Prints the share of the test images that it reads and the
 seconds of training, in both layouts of images.
 """
 
+import argparse
 import gzip
 import math
 import sys
@@ -59,8 +60,11 @@ def train(args, layout):
 
 
 def main():
-    parser = common.options(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="of MNIST's files")
+    parser.add_argument("--device", default="cpu", help="cuda, cuda:1, ... or cpu")
+    parser.add_argument("--threads", type=int, help="number of CPU threads (all if not given)")
     parser.add_argument("--steps", type=int, default=1200)
     args = parser.parse_args()
     common.use(args)

@@ -1,4 +1,4 @@
-/* conv2d: images x [B, H, W, C] and O kernels, weight_o [height, width, C]; s is the stride, p the
+/* conv2d: images x [B, H, W, C] and O filters, weight_o [height, width, C]; s is the stride, p the
  * padding, and x is 0 outside the image (LeCun et al. 1989). Strictly a cross-correlation.
  *   out_byxo = bias_o + sum_ijc x_b,(y s + i - p),(x s + j - p),c weight_oijc
  * Backward, g = dL/dout: x_bhwc is multiplied with weight_oijc for the windows [y, x] with
@@ -13,7 +13,7 @@
 #include "ops/shared/rows.h"
 
 /* Row i of window n, without what is outside the image: its first pixel in x, its first weight in a
- * kernel, and the number of elements. */
+ * filter, and the number of elements. */
 typedef struct WindowRow {
     int64_t pixels, weights, length;
 } WindowRow;

@@ -6,7 +6,7 @@
 
 typedef struct Convolution {
     Windows windows;
-    int64_t O;           /* kernels, the channels of the result */
+    int64_t O;           /* filters, the channels of the result */
     Precision precision; /* of products, where a backend computes them by cuBLAS */
 } Convolution;
 
