@@ -17,7 +17,7 @@
 
 #include "tests/operation_table.h"
 
-enum { MAX_INPUTS = 4, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
+enum { MAX_INPUTS = 6, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
 /* Of attention in the benchmark: SEQUENCES POSITIONS HEADS HEAD_DIM = ROWS WIDTH elements. */
 enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
 enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
@@ -148,7 +148,8 @@ static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm fo
 static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
                                      FeatureMap features)
 {
-    Tensor *smooth[MAX_INPUTS] = { x[0], x[1], x[2], x[3] };
+    Tensor *smooth[MAX_INPUTS];
+    memcpy(smooth, x, sizeof smooth);
     for (int i = 0; i < 2 && features == FEATURE_MAP_RELU; i++) /* relu(x^3) has no kink */
         smooth[i] = op_multiply(tape, x[i], op_multiply(tape, x[i], x[i]));
     return attend_from_state(tape, smooth,
