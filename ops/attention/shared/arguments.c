@@ -123,6 +123,29 @@ void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureM
         tape_error(tape, "%s: eps is %g, expected 0 or more", labels.name, eps);
 }
 
+static void check_gate(Tape *tape, const char *label, Tensor *gate, Shape expected, Real low,
+                       Real high, const char *range)
+{
+    tape_use_real(tape, label, gate);
+    if (!shape_equal(gate->shape, expected))
+        tape_error(tape, "%s %s, expected %s: one per position and head", label,
+                   tensor_text(gate).text, shape_text(expected).text);
+    for (int64_t i = 0; !device_is_cuda(gate->device) && i < tensor_count(gate); i++)
+        if (gate->data[i] < low || gate->data[i] > high)
+            tape_error(tape, "%s[%lld] is %g, expected %s", label, (long long)i,
+                       (double)gate->data[i], range);
+}
+
+void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected)
+{
+    check_gate(tape, label, log_decay, expected, -(Real)INFINITY, 0, "0 or less");
+}
+
+void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected)
+{
+    check_gate(tape, label, beta, expected, 0, 2, "0 to 2");
+}
+
 AttentionGradient attention_contributions(Node *node, int packed)
 {
     Tensor *query = node->inputs[0], *key = node->inputs[1], *value = node->inputs[2];

@@ -146,6 +146,11 @@ LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions 
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
                                     double eps);
 
+/* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or in
+ * [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
+void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
+void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
+
 /* For the backward function of a node whose first inputs are query, key, value. */
 AttentionGradient attention_contributions(Node *node, int packed);
 
