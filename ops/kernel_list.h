@@ -185,14 +185,15 @@ KERNEL(sample_logistic_mixture,
 
 /* ---------------------------------------------------------------------------- attention: linear */
 
-/* out [B, N, H, M], its divisor den [B, N, H] (Real) and the final state [B, H, D, M + 1] (Real;
- * may be NULL) of causal linear attention */
+/* out [B, N, H, M], its divisor den [B, N, H] (Real; NULL if unnormalized) and the final state
+ * [B, H, D, M + 1] (Real; may be NULL) of causal linear attention */
 KERNEL(causal_linear_attention_forward,
        (Real *out, Real *den, Real *final_state, const LinearScan *scan))
-/* the gradients by query, key, value and state; dfinal_state (Real) may be NULL */
+/* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL, and
+ * final_state then too */
 KERNEL(causal_linear_attention_backward,
-       (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *out,
-        const Real *den, const LinearScan *scan))
+       (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *final_state,
+        const Real *out, const Real *den, const LinearScan *scan))
 /* the same without a mask and without states */
 KERNEL(linear_attention_forward, (Real *out, Real *den, const LinearScan *scan))
 KERNEL(linear_attention_backward,

@@ -413,11 +413,17 @@ typedef struct CausalLinearAttentionOptions {
                           * stored one after another, sequence s from position o_s on, and do not
                           * attend to each other. Excludes key_lengths. */
     Tensor *state;       /* NULL: zeros; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
-                          * sum_j phi(k_j) [v_j, 1]^T over the positions before these */
+                          * sum_j phi(k_j) [v_j, 1]^T over the positions before these; unnormalized
+                          * [.., M], of v_j */
+    Tensor *log_decay;   /* NULL: none; Real [B, N, H], l_i <= 0, or [H], one per head: before
+                          * position i is added, the sums are multiplied by e^(l_i). Not at masked
+                          * positions. On CUDA results are NaN where l_i > 0. */
+    bool unnormalized;   /* false; true: out_i is the numerator alone; eps is not used */
 } CausalLinearAttentionOptions;
 
 /* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps) (Katharopoulos
- * et al. 2020, equations 8 to 12). O(N) time; saves out and one value per position and head. Unless
+ * et al. 2020, equations 8 to 12), with a decay each product times e^(l_{j+1} + .. + l_i), as in
+ * Mamba-2 (Dao and Gu 2024) and, constant, RetNet (Sun et al. 2023). O(N) time; saves out and one value per position and head. Unless
  * final_state is NULL, *final_state becomes the state after the last position, a new tensor of the
  * tape, shaped like options.state. A sequence may be split anywhere: pass the final state of one
  * part as the state of the next, and results and gradients equal those of the whole. The CPU

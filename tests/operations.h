@@ -119,13 +119,17 @@ static inline Tensor *attend_from_state(Tape *tape, Tensor **x,
 }
 
 /* Four concatenated sequences, of which one is empty and one is a single position. */
-static inline Tensor *attend_by_offsets(Tape *tape, Tensor **x, AttentionForm form)
+static inline Tensor *four_sequences(Tape *tape, Tensor **x)
 {
     const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
+    return tape_input_i32(tape, offsets, shape(5));
+}
+
+static inline Tensor *attend_by_offsets(Tape *tape, Tensor **x, AttentionForm form)
+{
     return attend_from_state(
         tape, x,
-        (CausalLinearAttentionOptions){ .form = form,
-                                        .offsets = tape_input_i32(tape, offsets, shape(5)) });
+        (CausalLinearAttentionOptions){ .form = form, .offsets = four_sequences(tape, x) });
 }
 
 /* Different lengths in [1, N] */
@@ -154,6 +158,33 @@ static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
         smooth[i] = op_multiply(tape, x[i], op_multiply(tape, x[i], x[i]));
     return attend_from_state(tape, smooth,
                              (CausalLinearAttentionOptions){ .form = form, .features = features });
+}
+
+/* Log decays -softplus(x), to which every seventh position adds -300 and every fifth -30 */
+static inline Tensor *strong_decay(Tape *tape, Tensor *x)
+{
+    const int64_t count = tensor_count(x), H = x->shape.size[2];
+    static Real *values; /* as in near_directions */
+    free(values);
+    values = malloc((size_t)count * sizeof *values);
+    if (!values)
+        abort();
+    for (int64_t i = 0; i < count; i++)
+        values[i] = i / H % 7 == 6 ? -300 : i / H % 5 == 4 ? -30 : 0;
+    return op_subtract(tape, tape_input(tape, values, x->shape), op_softplus(tape, x));
+}
+
+/* With the log decay -scale softplus(x[4]), or 0: a strong one; unnormalized: without feature map
+ * too. */
+static inline Tensor *attend_with_decay(Tape *tape, Tensor **x, double scale,
+                                        CausalLinearAttentionOptions options)
+{
+    options.log_decay = strong_decay(tape, x[4]);
+    if (scale > 0)
+        options.log_decay = op_scale(tape, op_softplus(tape, x[4]), -scale);
+    if (options.unnormalized)
+        options.features = FEATURE_MAP_IDENTITY;
+    return attend_from_state(tape, x, options);
 }
 
 static inline Tensor *masked_attention(Tape *tape, Tensor **x)
@@ -276,6 +307,10 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
 /* Queries, keys, values of H heads of D and M columns; with the states */
 #define QKV(B, N, H, D, M) S(B, N, H, D), S(B, N, H, D), S(B, N, H, M)
 #define QKVS(B, N, H, D, M, states) QKV(B, N, H, D, M), P(states, H, D, M + 1)
+#define DECAYS(B, N, H, D, M, states, last)                                                        \
+    QKV(B, N, H, D, M), P(states, H, D, M + last), P(B, N, H)
+#define DECAY(scale, ...)                                                                          \
+    attend_with_decay(tape, x, scale, (CausalLinearAttentionOptions){ __VA_ARGS__ })
 #define MEASURED_QKV QKV(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM)
 
 #define OPERATIONS(ROW)                                                                            \
@@ -624,7 +659,29 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(lengths_chunk_parallel, attend_by_lengths(tape, x, FORM_CHUNK_PARALLEL), UNMEASURED,       \
         { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 150, 1, 64, 64, 2) })                                \
     ROW(lengths_quadratic, attend_by_lengths(tape, x, FORM_QUADRATIC), UNMEASURED,                 \
-        { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 150, 2, 16, 16, 2) })
+        { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 150, 2, 16, 16, 2) })                                \
+    ROW(decay_recurrent, DECAY(0.5, .form = FORM_RECURRENT), UNMEASURED,                           \
+        { DECAYS(1, 5, 2, 3, 4, 1, 1) }, { DECAYS(2, 40, 3, 20, 40, 2, 1) })                       \
+    ROW(decay_chunked, DECAY(0.5, .form = FORM_CHUNKED), UNMEASURED,                               \
+        { DECAYS(1, 9, 1, 3, 4, 1, 1) }, { DECAYS(1, 150, 2, 32, 32, 1, 1) },                      \
+        { DECAYS(1, 140, 2, 37, 61, 1, 1) }, { DECAYS(1, 140, 1, 64, 128, 1, 1) })                 \
+    ROW(decay_chunk_parallel, DECAY(0.02, .form = FORM_CHUNK_PARALLEL), UNMEASURED,                \
+        { DECAYS(1, 9, 1, 3, 4, 1, 1) }, { DECAYS(2, 200, 2, 20, 30, 2, 1) },                      \
+        { DECAYS(1, 200, 1, 64, 33, 1, 1) })                                                       \
+    ROW(decay_quadratic, DECAY(0.5, .form = FORM_QUADRATIC), UNMEASURED,                           \
+        { DECAYS(1, 5, 2, 3, 4, 1, 1) }, { DECAYS(2, 150, 2, 20, 40, 2, 1) })                      \
+    ROW(strong_decay, DECAY(0, .form = FORM_BEST), UNMEASURED,                                     \
+        { DECAYS(1, 9, 1, 2, 2, 1, 1) }, { DECAYS(1, 90, 2, 32, 32, 1, 1) })                       \
+    ROW(decay_lengths, DECAY(0.5, .key_lengths = lengths_of(tape, x[1])), UNMEASURED,              \
+        { DECAYS(2, 5, 1, 3, 2, 2, 1) }, { DECAYS(2, 70, 2, 16, 24, 2, 1) })                       \
+    ROW(decay_offsets, DECAY(0.5, .offsets = four_sequences(tape, x)), UNMEASURED,                 \
+        { DECAYS(1, 7, 1, 3, 2, 4, 1) }, { DECAYS(1, 170, 2, 32, 24, 4, 1) })                      \
+    ROW(unnormalized, DECAY(0.5, .unnormalized = true), UNMEASURED,                                \
+        { DECAYS(1, 5, 2, 3, 4, 1, 0) }, { DECAYS(1, 90, 2, 32, 40, 1, 0) })                       \
+    ROW(unnormalized_chunk_parallel, DECAY(0.1, .unnormalized = true, .form = FORM_CHUNK_PARALLEL),\
+        UNMEASURED, { DECAYS(1, 9, 1, 3, 4, 1, 0) }, { DECAYS(2, 200, 2, 20, 30, 2, 0) })          \
+    ROW(unnormalized_quadratic, DECAY(0.5, .unnormalized = true, .form = FORM_QUADRATIC),          \
+        UNMEASURED, { DECAYS(1, 5, 2, 3, 4, 1, 0) }, { DECAYS(2, 150, 2, 20, 40, 2, 0) })
 /* clang-format on */
 
 #define DEFINE_ROW(name, expression, cost, ...)                                                    \

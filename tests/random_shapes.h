@@ -18,6 +18,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
 #define K_ n[4]
 #define ONE_OR(size, by) ((by) % 2 ? (size) : 1)
 #define STATES(B) QKVS(B, N_, H_, M_, K_, B)
+#define DECAYED(B, states, last) DECAYS(B, N_, H_, M_, K_, states, last)
 /* clang-format off */
 #define RANDOM_ROWS(ROW)                                                                           \
     ROW(matmul, { S(B_, N_, K_), S(B_, K_, M_) }) ROW(matmul_tn, { S(B_, K_, N_), S(K_, M_) })     \
@@ -88,6 +89,13 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(offsets_quadratic, { QKVS(1, N_ + 2, H_, M_, K_, 4) })                                     \
     ROW(lengths_recurrent, { STATES(2) }) ROW(lengths_chunked, { STATES(2) })                      \
     ROW(lengths_chunk_parallel, { STATES(2) }) ROW(lengths_quadratic, { STATES(2) })               \
+    ROW(decay_recurrent, { DECAYED(B_, B_, 1) }) ROW(decay_chunked, { DECAYED(B_, B_, 1) })        \
+    ROW(decay_chunk_parallel, { DECAYED(B_, B_, 1) }) ROW(decay_quadratic, { DECAYED(B_, B_, 1) }) \
+    ROW(strong_decay, { DECAYED(B_, B_, 1) }) ROW(decay_lengths, { DECAYED(2, 2, 1) })             \
+    ROW(decay_offsets, { DECAYS(1, N_ + 2, H_, M_, K_, 4, 1) })                                    \
+    ROW(unnormalized, { DECAYED(B_, B_, 0) })                                                      \
+    ROW(unnormalized_chunk_parallel, { DECAYED(B_, B_, 0) })                                       \
+    ROW(unnormalized_quadratic, { DECAYED(B_, B_, 0) })                                            \
     ROW(lstm, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + K_ % 2 * 2 * B_ * H_) })                     \
     ROW(lstm_lengths, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
     ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \

@@ -43,6 +43,22 @@
  * over segments of several chunks, yields every T, and then all results are independent. This is
  * the chunk-parallel form.
  *
+ * A decay, one number l_i <= 0 per position and head, makes the past fade: before position i adds its
+ * outer product, the state is multiplied by e^(l_i). With L_i = l_1 + .. + l_i
+ *     scan(x, y, w)_i = sum_{j<=i} e^(L_i - L_j) (x_i.y_j) w_j      T_i = e^(l_i) T_{i-1} + y_i w_i^T
+ * and e^(L_i - L_j), one factor per pair, is the same in num~, da, db and dv: the four scans decay
+ * alike. In reverse, T is multiplied by e^(l_i) after position i, so that dS~_0 <- e^(l_1) R~_1. The
+ * normalizer's column decays with the others: the weights of the v_j still add up to 1. Masked
+ * positions do not decay. As for l_i, S~_i = e^(l_i) S~_{i-1} + b_i v~_i^T, so
+ *     dl_i = <e^(l_i) S~_{i-1}, R~_i> = <S~_i, R~_i> - b_i.db_i            db_i = R~_i v~_i
+ * and since R~_i = a_i dnum~_i^T + e^(l_{i+1}) R~_{i+1},
+ *     <S~_i, R~_i> = a_i.da_i + <S~_i, e^(l_{i+1}) R~_{i+1}> = a_i.da_i + dl_{i+1}
+ * which leaves one more cumulative sum, of one number per position, from the last:
+ *     dl_i <- <S~_N, dL/dS~_N> + sum_{t>=i} (a_t.da_t - b_t.db_t)
+ *
+ * Without the normalizer (unnormalized: RetNet, Mamba-2, Gated Linear Attention), out_i = num_i,
+ * dnum_i = g_i and v~ = v.
+ *
  * For keys masked by key_lengths, b_j counts as 0: they add nothing to the sums, and nothing is
  * contributed to their key and value. With offsets, each sequence is one as above.
  *
@@ -57,8 +73,8 @@
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 
-/* One step of scan(x, y, w) or, from the last position to the first, of scan_reverse(x, y, w):
- *     T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
+/* One step of scan(x, y, w) or, from the last position to the first, of scan_reverse(x, y, w), but
+ * for the decay:  T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
 static void scan(const Real *x, const Real *y, const Real *w, int64_t Y, int64_t W, double *T,
                  Real *o)
 {
@@ -70,6 +86,13 @@ static void scan(const Real *x, const Real *y, const Real *w, int64_t Y, int64_t
 static int64_t first_position(const AttentionInputs *x, int64_t b)
 {
     return x->offsets ? x->offsets[b] : b * x->N;
+}
+
+/* T [n] <- e^l T */
+static void decay_state(double *T, int64_t n, double decay)
+{
+    for (int64_t k = 0; decay != 1 && k < n; k++)
+        T[k] *= decay;
 }
 
 /* T [D, W], or transposed [W, D], = a head's state [D, W]; 0 if it is NULL */
@@ -84,7 +107,7 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
                                            const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t D = x->D, W = x->M + 1, size = D * W + 2 * (D + W);
+    const int64_t D = x->D, W = linear_scan_columns(s), size = D * W + 2 * (D + W);
     double *memory = attention_workspace(x->B * x->H * size);
     EACH_ROW(head, x->B * x->H, x->N * D * W) {
         const int64_t h = head % x->H, end = first_position(x, head / x->H + 1);
@@ -94,6 +117,7 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
         for (int64_t i = first_position(x, head / x->H); i < end; i++) {
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
+            decay_state(S, D * W, read_decay(s, i, h));
             scan(a, b, v, D, W, S, num);
             write_out(out, den, num, s, i, h);
         }
@@ -104,12 +128,13 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
 }
 
 void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *dout,
-                                            const Real *dfinal_state, const Real *out,
-                                            const Real *den, const LinearScan *s)
+                                            const Real *dfinal_state, const Real *final_state,
+                                            const Real *out, const Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t D = x->D, W = x->M + 1, size = 2 * D * W + 3 * (D + W);
-    double *memory = attention_workspace(x->B * x->H * size);
+    const int64_t D = x->D, W = linear_scan_columns(s), size = 2 * D * W + 3 * (D + W);
+    double *memory = attention_workspace(x->B * x->H * (size + x->N));
+    double *dl = memory + x->B * x->H * size; /* [B, N, H]: a.da */
     EACH_ROW(head, x->B * x->H, 3 * x->N * D * W) {
         const int64_t h = head % x->H, at = head * D * W;
         const int64_t begin = first_position(x, head / x->H);
@@ -122,18 +147,28 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
+            decay_state(T, D * W, read_decay(s, i, h));
             scan(dnum, v, b, W, D, T, da);
+            dl[i * x->H + h] = attention_dot(a, da, D);
             write_dquery(d.x.query, da, a, s, i, h);
         }
         read_state(T, dfinal_state ? dfinal_state + at : NULL, D, W, false);
         read_state(R, dfinal_state ? dfinal_state + at : NULL, D, W, true);
+        double dl_i = 0;
+        for (int64_t k = at; dfinal_state && k < at + D * W; k++)
+            dl_i += (double)final_state[k] * (double)dfinal_state[k];
         for (int64_t i = end - 1; i >= begin; i--) {
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
             scan(v, dnum, a, W, D, T, db);
             scan(b, a, dnum, D, W, R, dv);
+            dl_i += dl[i * x->H + h] - attention_dot(b, db, D);
             write_dkey_dvalue(&d.x, db, b, dv, s, i, h);
+            if (d.log_decay.data)
+                gradient_add(d.log_decay, i * x->H + h, key_is_masked(x, i) ? 0 : (Real)dl_i);
+            decay_state(T, D * W, read_decay(s, i, h));
+            decay_state(R, D * W, read_decay(s, i, h));
         }
         for (int64_t k = 0; d.state.data && k < D * W; k++)
             gradient_add(d.state, at + k, (Real)T[k]);
@@ -152,13 +187,16 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
+    const Real *final_state = dfinal_state ? node->outputs[1]->data : NULL;
     Tensor *zeros = dout ? NULL : tape_tensor(tape, out->shape);
     if (zeros) /* dL/dout if only the final state was used */
         tensor_fill(zeros, 0);
     const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),
-                                   tape_contribution(node, node->inputs[5]) };
+                                   .log_decay = tape_contribution(node, node->inputs[6]),
+                                   .state = tape_contribution(node, node->inputs[5]) };
     kernels_of(out)->causal_linear_attention_backward(d, dout ? dout : zeros->data, dfinal_state,
-                                                      out->data, den->data, &scan);
+                                                      final_state, out->data,
+                                                      den ? den->data : NULL, &scan);
     tape_scratch_free(tape, zeros);
 }
 
@@ -183,11 +221,24 @@ static void check_attention_offsets(Tape *tape, const Tensor *query,
 static void check_scan_state(Tape *tape, const LinearScan *scan, Tensor *state)
 {
     const AttentionInputs *x = &scan->x;
-    const Shape expected = shape(x->B, x->H, x->D, x->M + 1);
+    const Shape expected = shape(x->B, x->H, x->D, linear_scan_columns(scan));
     tape_use_real(tape, causal_labels.state, state);
     if (!shape_equal(state->shape, expected))
-        tape_error(tape, "%s %s, expected %s: [sequences, H, D, M + 1]", causal_labels.state,
-                   tensor_text(state).text, shape_text(expected).text);
+        tape_error(tape, "%s %s, expected %s: [sequences, H, D, %s]", causal_labels.state,
+                   tensor_text(state).text, shape_text(expected).text,
+                   scan->unnormalized ? "M" : "M + 1");
+}
+
+/* The log decay as [B, N, H]: one number per head is repeated. */
+static Tensor *checked_log_decay(Tape *tape, const LinearScan *scan, Tensor *query,
+                                 Tensor *log_decay)
+{
+    const Shape all = shape(query->shape.size[0], scan->x.N, scan->x.H);
+    tape_use_real(tape, causal_labels.log_decay, log_decay);
+    const bool constant = log_decay->shape.rank == 1;
+    attention_check_log_decay(tape, causal_labels.log_decay, log_decay,
+                              constant ? shape(scan->x.H) : all);
+    return constant ? op_broadcast_to(tape, log_decay, all) : log_decay;
 }
 
 static void check_form(Tape *tape, CausalLinearAttentionOptions options)
@@ -210,23 +261,26 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     if (options.offsets)
         check_attention_offsets(tape, query, options);
     attention_cast_alike(tape, &query, &key, &value);
-    Tensor *const inputs[6] = { query,           key,          value, options.key_lengths,
-                                options.offsets, options.state };
-    const LinearScan scan = linear_scan_of(inputs, options);
+    Tensor *inputs[7] = { query, key, value, options.key_lengths, options.offsets, options.state };
+    LinearScan scan = linear_scan_of(inputs, options);
     if (options.state)
         check_scan_state(tape, &scan, options.state);
-    Tensor *out = tape_tensor_of(tape, query->type,
-                                 shape(query->shape.size[0], scan.x.N, scan.x.H, scan.x.M));
-    Tensor *den = tape_tensor(tape, shape(query->shape.size[0], scan.x.N, scan.x.H));
+    if (options.log_decay) {
+        inputs[6] = checked_log_decay(tape, &scan, query, options.log_decay);
+        scan = linear_scan_of(inputs, options);
+    }
+    const int64_t B = query->shape.size[0], W = linear_scan_columns(&scan);
+    Tensor *out = tape_tensor_of(tape, query->type, shape(B, scan.x.N, scan.x.H, scan.x.M));
+    Tensor *den = options.unnormalized ? NULL : tape_tensor(tape, shape(B, scan.x.N, scan.x.H));
     Tensor *after = NULL;
     if (final_state)
-        after = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
-    kernels_of(out)->causal_linear_attention_forward(out->data, den->data,
+        after = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, W));
+    kernels_of(out)->causal_linear_attention_forward(out->data, den ? den->data : NULL,
                                                      after ? after->data : NULL, &scan);
     tape_record(tape, (Node){ .name = causal_labels.name,
                               .backward = causal_linear_attention_backward,
                               .inputs = { query, key, value, options.key_lengths, options.offsets,
-                                          options.state },
+                                          options.state, inputs[6] },
                               .outputs = { out, after },
                               .saved = { den },
                               .attributes = tape_save(tape, &options, sizeof options) });

@@ -113,7 +113,7 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
     attention_cast_alike(tape, &query, &key, &value);
     const CausalLinearAttentionOptions attributes = { .features = options.features,
                                                       .eps = options.eps };
-    Tensor *const inputs[6] = { query, key, value, options.key_lengths };
+    Tensor *const inputs[7] = { query, key, value, options.key_lengths };
     const LinearScan scan = linear_scan_of(inputs, attributes);
     const AttentionInputs *x = &scan.x;
     Tensor *out = tape_tensor_of(tape, query->type, shape(x->B, x->N, x->H, x->M));

@@ -48,6 +48,12 @@ static inline void read_query(Real *a, const LinearScan *s, int64_t i, int64_t h
         a[d] = phi(s->features, q[d]);
 }
 
+/* e^(l_i); a masked key's position changes no state */
+static inline double read_decay(const LinearScan *s, int64_t i, int64_t h)
+{
+    return s->log_decay && !key_is_masked(&s->x, i) ? exp((double)s->log_decay[i * s->x.H + h]) : 1;
+}
+
 /* b = phi(k_j), v~ = [v_j, 1]; 0 for masked keys, which may hold NaN */
 static inline void read_key_value(Real *b, Real *v, const LinearScan *s, int64_t j, int64_t h)
 {
@@ -59,30 +65,33 @@ static inline void read_key_value(Real *b, Real *v, const LinearScan *s, int64_t
         b[d] = masked ? 0 : phi(s->features, key[d]);
     for (int64_t m = 0; m < x->M; m++)
         v[m] = masked ? 0 : value[m];
-    v[x->M] = masked ? 0 : 1;
+    if (!s->unnormalized)
+        v[x->M] = masked ? 0 : 1;
 }
 
-/* den_i = num~_i[M] + eps      out_i = num_i / den_i */
+/* den_i = num~_i[M] + eps      out_i = num_i / den_i, or num_i if there is no divisor */
 static inline void write_out(Real *out, Real *den, const Real *num, const LinearScan *s, int64_t i,
                              int64_t h)
 {
     const int64_t M = s->x.M, row = i * s->x.H + h;
-    den[row] = num[M] + s->eps;
+    if (!s->unnormalized)
+        den[row] = num[M] + s->eps;
     for (int64_t m = 0; m < M; m++)
-        out[row * M + m] = num[m] / den[row];
+        out[row * M + m] = s->unnormalized ? num[m] : num[m] / den[row];
 }
 
-/* dnum_i = g_i / den_i      dden_i = -dnum_i.out_i */
+/* dnum_i = g_i / den_i      dden_i = -dnum_i.out_i; or dnum_i = g_i if there is no divisor */
 static inline void read_dnum(Real *dnum, const Real *dout, const Real *out, const Real *den,
                              const LinearScan *s, int64_t i, int64_t h)
 {
     const int64_t M = s->x.M, row = i * s->x.H + h;
     double dden = 0;
     for (int64_t m = 0; m < M; m++) {
-        dnum[m] = dout[row * M + m] / den[row];
+        dnum[m] = s->unnormalized ? dout[row * M + m] : dout[row * M + m] / den[row];
         dden -= dnum[m] * out[row * M + m];
     }
-    dnum[M] = (Real)dden;
+    if (!s->unnormalized)
+        dnum[M] = (Real)dden;
 }
 
 /* dq_i <- da phi'(q_i) */

@@ -94,15 +94,17 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
     return a;
 }
 
-LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions options)
+LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions options)
 {
-    const Tensor *offsets = inputs[4], *state = inputs[5];
+    const Tensor *offsets = inputs[4], *state = inputs[5], *log_decay = inputs[6];
     LinearScan scan = {
         .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
         .features = options.features,
         .eps = (Real)options.eps,
         .form = options.form,
         .chunk = options.chunk,
+        .unnormalized = options.unnormalized,
+        .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
     };
     if (offsets) {

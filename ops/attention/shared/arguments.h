@@ -94,9 +94,17 @@ typedef struct LinearScan {
     FeatureMap features;
     Real eps;
     AttentionForm form;
-    int64_t chunk;     /* 0: chosen by form, device and sizes */
-    const Real *state; /* [B, H, D, M + 1], or NULL: all 0 */
+    int64_t chunk;         /* 0: chosen by form, device and sizes */
+    bool unnormalized;     /* no divisor: values and states have no last column */
+    const Real *log_decay; /* [B, N, H], or NULL: all 0 */
+    const Real *state;     /* [B, H, D, M + 1], unnormalized [B, H, D, M]; or NULL: all 0 */
 } LinearScan;
+
+/* M + 1, the columns of v~ and of the states, or M if there is no divisor */
+static inline int64_t linear_scan_columns(const LinearScan *s)
+{
+    return s->x.M + !s->unnormalized;
+}
 
 /* Destinations of the gradients, with the strides of the arguments. The three may be one tensor:
  * for each position of a head the contributions are made in the order query, key, value. */
@@ -109,17 +117,18 @@ typedef struct AttentionGradient {
 /* Destinations of a causal scan's gradients. */
 typedef struct LinearScanGradient {
     AttentionGradient x;
-    Gradient state; /* [B, H, D, M + 1] */
+    Gradient state;     /* like the state */
+    Gradient log_decay; /* [B, N, H] */
 } LinearScanGradient;
 
 /* Names of an operation and its arguments in error messages. */
 typedef struct AttentionLabels {
-    const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask;
+    const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask, *log_decay;
 } AttentionLabels;
 #define ATTENTION_LABELS(name, query, key)                                                         \
     {                                                                                              \
         name, name ": " query, name ": " key, name ": value", name ": key_lengths",                \
-            name ": offsets", name ": state", name ": mask"                                        \
+            name ": offsets", name ": state", name ": mask", name ": log_decay"                    \
     }
 
 /* A packed query holds 3 tensors, query, key and value; query_key of LSH attention holds 2. */
@@ -139,8 +148,8 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
                              const Tensor *key_lengths, int packed);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
- * key_lengths, offsets, state; tensors in the options are ignored. */
-LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions options);
+ * key_lengths, offsets, state, log_decay; tensors in the options are ignored. */
+LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions options);
 
 /* Raises unless the operations have the feature map and 0 <= eps < infinity. */
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,

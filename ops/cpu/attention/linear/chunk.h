@@ -161,24 +161,15 @@ static Matrix load_v(const HeadChunk *c)
     return v;
 }
 
-/* row i <- factor row i */
-ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
-{
-    Real *row = rows.data + i * rows.columns;
-    for (int64_t c = 0; c < rows.columns; c += LANES)
-        *at_vector(row + c) *= factor;
-}
-
-/* dnum_i = g_i / den_i; dden is not set yet */
+/* dnum_i = g_i / den_i; dden is not set yet. Or g_i if there is no divisor. */
 static Matrix load_dnum(const HeadChunk *c, const Real *dout, const Real *den)
 {
     const Matrix dnum = c->item->buffers.dnum;
     const Rows g = out_rows(c, dout);
     const int64_t stride = den_stride(c);
     pack(dnum.data, &g, dnum.columns, 1, 0);
-    den += den_at(c);
-    for (int64_t i = 0; i < g.count; i++)
-        scale_row(dnum, i, 1 / den[i * stride]);
+    for (int64_t i = 0; den && i < g.count; i++)
+        scale_row(dnum, i, 1 / den[den_at(c) + i * stride]);
     return dnum;
 }
 
@@ -188,6 +179,8 @@ static void compute_dden(const HeadChunk *c, Matrix dnum, const Real *out)
     const int64_t M = dnum.columns;
     const Rows rows = out_rows(c, out);
     Real *packed = c->item->buffers.result.data;
+    if (!dnum.last)
+        return;
     pack(packed, &rows, M, 1, 0);
     for (int64_t i = 0; i < c->scan.count; i++)
         dnum.last[i] = -dot(dnum.data + i * M, packed + i * M, M);
@@ -203,13 +196,14 @@ static Real *saved_dden(const HeadChunk *c)
 
 static void save_dden(const HeadChunk *c, Matrix dnum)
 {
-    memcpy(saved_dden(c), dnum.last, (size_t)c->scan.count * sizeof(Real));
+    if (dnum.last)
+        memcpy(saved_dden(c), dnum.last, (size_t)c->scan.count * sizeof(Real));
 }
 
 static void load_dden(const HeadChunk *c, Matrix dnum)
 {
     const Real *dden = saved_dden(c);
-    for (int64_t i = 0; i < c->scan.count; i++)
+    for (int64_t i = 0; dnum.last && i < c->scan.count; i++)
         dnum.last[i] = dden[i * c->range.direction];
 }
 
@@ -223,15 +217,14 @@ ALWAYS_INLINE void store_rows(Rows rows, bool accumulate, Matrix from)
            from.columns, 1, 0);
 }
 
-/* den_i = num~_i[M] + eps     out_i = num_i / den_i */
+/* den_i = num~_i[M] + eps     out_i = num_i / den_i, or num_i if there is no divisor */
 static void store_num_over_den(const HeadChunk *c, Real *out, Real *new_den, Matrix num)
 {
     const Real eps = c->item->plan->options->eps;
     const int64_t count = c->scan.count, stride = den_stride(c);
-    new_den += den_at(c);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; num.last && i < count; i++) {
         const Real den = num.last[i] + eps;
-        new_den[i * stride] = den;
+        new_den[den_at(c) + i * stride] = den;
         scale_row(num, i, 1 / den);
     }
     store_rows(out_rows(c, out), false, num);

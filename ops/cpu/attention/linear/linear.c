@@ -15,14 +15,14 @@
  *   - several threads process several segments of a sequence: the chunk-parallel form;
  *   - or, in the backward pass, one thread processes the segments from the last to the first, each
  *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only. */
-#include "ops/cpu/attention/linear/chunk.h"
+#include "ops/cpu/attention/linear/decay.h"
 #include "ops/cpu/attention/linear/states.h"
 #include "ops/kernels.h"
 
 /* The operands of a backward pass besides the inputs. */
 typedef struct ScanBackward {
     LinearScanGradient d;
-    const Real *dout, *dfinal_state, *out, *den;
+    const Real *dout, *dfinal_state, *final_state, *out, *den;
 } ScanBackward;
 
 static ScanRange segment_range(const ScanItem *item, int64_t segment, Direction direction)
@@ -76,6 +76,7 @@ static void add_keys_to_S(const ScanItem *item, ScanRange range)
             begin_block(&c, item->buffers.S, item->buffers.earlier);
         const Matrix b = load_b(&c), v = load_v(&c);
         prefetch_after(&next, value_rows(&c, p->x->value));
+        fade_to_end(&c, b, p->backward ? S_transposed_of(&c) : S_of(&c), p->backward ? p->M : p->D);
         if (p->backward)
             state_add(&c.scan, &next, v, b, S_transposed_of(&c));
         else
@@ -114,6 +115,7 @@ static void compute_suffix_states(const ScanItem *item, const ScanBackward *g)
         compute_dden(&c, dnum, g->out);
         prefetch_after(&next, out_rows(&c, g->dout));
         prefetch_after(&next, out_rows(&c, g->out));
+        fade_to_end(&c, dnum, R_of(&c), item->plan->D);
         state_add(&c.scan, &next, a, dnum, R_of(&c));
     }
     copy_states(item, boundary(item, item->plan->suffix, s - 1), R);
@@ -126,9 +128,11 @@ static void prefix_sum_states(const ScanItem *item)
     if (item->first_segment > 0)
         return;
     for (int64_t s = 2; s < item->segments; s++)
-        add_states(item, boundary(item, p->prefix, s), boundary(item, p->prefix, s - 1));
+        add_decayed_states(item, boundary(item, p->prefix, s), boundary(item, p->prefix, s - 1),
+                           s - 1);
     for (int64_t s = item->segments - 3; p->backward && s >= 0; s--)
-        add_states(item, boundary(item, p->suffix, s), boundary(item, p->suffix, s + 1));
+        add_decayed_states(item, boundary(item, p->suffix, s), boundary(item, p->suffix, s + 1),
+                           s + 1);
 }
 
 /* g: of a backward pass, or NULL */
@@ -158,6 +162,8 @@ static void forward_item(const ScanItem *item, Real *out, Real *den, Real *final
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, out));
+        load_decay(&c);
+        lower_rows(&c, b);
         const Matrix num = scan_chunk(&c.scan, &next, a, b, v, S_of(&c));
         store_num_over_den(&c, out, den, num);
     }
@@ -179,14 +185,19 @@ static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_
         const Matrix dnum = load_dnum(&c, g->dout, g->den);
         compute_dden(&c, dnum, g->out);
         save_dden(&c, dnum);
-        if (!dquery.data)
+        if (!dquery.data && !g->d.log_decay.data)
             continue;
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
+        load_decay(&c);
+        lower_rows(&c, b);
         prefetch_after(&next, out_rows(&c, g->dout));
         prefetch_after(&next, out_rows(&c, g->out));
         prefetch_after(&next, value_rows(&c, p->x->value));
-        prefetch_after(&next, query_rows(&c, dquery.data));
+        if (dquery.data)
+            prefetch_after(&next, query_rows(&c, dquery.data));
         const Matrix da = scan_chunk(&c.scan, &next, dnum, v, b, S_transposed_of(&c));
+        if (g->d.log_decay.data)
+            add_to_dl(&c, 0, 1, a, da);
         store_dquery(&c, dquery, da, a);
     }
 }
@@ -196,11 +207,11 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
 {
     const ScanPlan *p = item->plan;
     const Gradient dkey = g->d.x.key, dvalue = g->d.x.value;
-    const bool dstate = g->d.state.data;
+    const bool dstate = g->d.state.data, dlog_decay = g->d.log_decay.data;
     ScanRange range = segment_range(item, segment, SCAN_REVERSE);
     range.zero_before = segment + 1 == item->segments && !g->dfinal_state;
     range.state_after = segment > item->first_segment || dstate;
-    if (!dkey.data && !dvalue.data && !dstate)
+    if (!dkey.data && !dvalue.data && !dstate && !dlog_decay)
         return;
     Prefetch next = { .count = 0 };
     for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
@@ -209,8 +220,12 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
         load_dden(&c, dnum);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, g->dout));
-        if (dkey.data || dstate) {
+        load_decay(&c);
+        lower_rows(&c, dnum);
+        if (dkey.data || dstate || dlog_decay) {
             const Matrix db = scan_chunk(&c.scan, &next, v, dnum, a, R_transposed_of(&c));
+            if (dlog_decay)
+                add_to_dl(&c, 1, -1, b, db);
             store_dkey(&c, dkey, db, b);
         }
         if (dkey.data)
@@ -264,21 +279,23 @@ static void causal_backward(TensorType type, ScanBackward g, const LinearScan *s
     const ScanPlan p = plan_scan(type, s, true, true);
     compute_boundary_states(&p, &g);
     EACH_ITEM(item, &p) backward_item(&item, &g);
+    if (g.d.log_decay.data)
+        sum_log_decay_gradients(&p, g.d.log_decay, g.final_state, g.dfinal_state);
     free_plan(&p);
 }
 
 void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout,
-                                          const Real *dfinal_state, const Real *out,
-                                          const Real *den, const LinearScan *s)
+                                          const Real *dfinal_state, const Real *final_state,
+                                          const Real *out, const Real *den, const LinearScan *s)
 {
-    causal_backward(TENSOR_REAL, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
+    causal_backward(TENSOR_REAL, (ScanBackward){ d, dout, dfinal_state, final_state, out, den }, s);
 }
 
 void causal_linear_attention_backward_bf16(LinearScanGradient d, const Real *dout,
-                                           const Real *dfinal_state, const Real *out,
-                                           const Real *den, const LinearScan *s)
+                                           const Real *dfinal_state, const Real *final_state,
+                                           const Real *out, const Real *den, const LinearScan *s)
 {
-    causal_backward(TENSOR_BF16, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
+    causal_backward(TENSOR_BF16, (ScanBackward){ d, dout, dfinal_state, final_state, out, den }, s);
 }
 
 /* ----------------------------------------------------------------------------------- not causal

@@ -46,6 +46,7 @@ typedef struct ScanPlan {
     int64_t boundaries;    /* elements of the prefix states at all segment boundaries */
     int64_t buffer;        /* elements of a thread's buffers */
     Real *buffers;         /* of all threads */
+    Real *dl; /* [B, N, H] in a backward pass with a decay: a.da - b.db of each position */
     Real *prefix, *suffix; /* [boundaries]: S~ (transposed for backward) before each segment of each
                             * head, and R~ after it */
 } ScanPlan;
@@ -117,14 +118,17 @@ static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
 
 /* A thread's buffers: rows of a chunk, and states of all heads of an item. */
 typedef struct ScanBuffers {
-    Matrix a, b, v;  /* phi(q), phi(k), v~ = [v, 1] */
-    Matrix dnum;     /* dnum~ = [dnum, dden] */
-    Matrix result;   /* of a scan */
-    Real *workspace; /* of a scan */
-    Real *S, *R;     /* S~ (transposed for backward) and R~ */
-    Real *R_t;       /* R^T, which shares r with R~ */
-    Real *earlier;   /* sums of earlier blocks, in the memory of R^T */
-    Real *dden;      /* [group, segment]: saved from the scan for da to that for db */
+    Matrix a, b, v;          /* phi(q), phi(k), v~ = [v, 1] */
+    Matrix dnum;             /* dnum~ = [dnum, dden] */
+    Matrix result;           /* of a scan */
+    Real *workspace;         /* of a scan */
+    Real *S, *R;             /* S~ (transposed for backward) and R~ */
+    Real *R_t;               /* R^T, which shares r with R~ */
+    Real *earlier;           /* sums of earlier blocks, in the memory of R^T */
+    Real *dden;              /* [group, segment]: saved from the scan for da to that for db */
+    Real *log_decay, *decay; /* [rows + 1] with a decay: l_i and e^(l_i) */
+    Real *lower, *raise;     /* [rows]: see DecayPart */
+    DecayPart *parts;        /* [rows] */
 } ScanBuffers;
 
 static Matrix allocate_rows(Real *memory, int64_t *used, int64_t rows, int64_t columns,
@@ -139,20 +143,31 @@ static Matrix allocate_rows(Real *memory, int64_t *used, int64_t rows, int64_t c
 /* The buffers in a thread's memory, or NULL; used: their size. */
 static ScanBuffers allocate_buffers(const ScanPlan *p, Real *memory, int64_t *used)
 {
-    const int64_t rows = round_up(p->rows, UNIT), widest = maximum(p->D, p->M);
+    const bool decays = p->options->log_decay, last = !p->options->unnormalized;
+    const int64_t rows = round_up(p->rows, UNIT) + (decays ? UNIT : 0); /* a part of a chunk is
+                                                                         * rounded up too */
+    const int64_t widest = maximum(p->D, p->M);
     ScanBuffers m = { 0 };
     *used = 0;
     m.a = allocate_rows(memory, used, rows, p->D, false);
     m.b = allocate_rows(memory, used, rows, p->D, false);
-    m.v = allocate_rows(memory, used, rows, p->M, true);
-    m.result = allocate_rows(memory, used, rows, widest, true);
+    m.v = allocate_rows(memory, used, rows, p->M, last);
+    m.result = allocate_rows(memory, used, rows, widest, last);
     m.workspace = allocate(memory, used, scan_workspace(rows, widest, p->method));
     m.S = allocate(memory, used, p->group * p->state);
+    if (decays) {
+        m.log_decay = allocate(memory, used, rows);
+        m.decay = allocate(memory, used, rows);
+        m.lower = allocate(memory, used, rows);
+        m.raise = allocate(memory, used, rows);
+        m.parts = (DecayPart *)(void *)allocate(memory, used,
+                                                rows * (int64_t)(sizeof(DecayPart) / sizeof(Real)));
+    }
     if (p->backward || !p->causal)
         m.R_t = m.earlier = allocate(memory, used, p->group * p->state);
     if (!p->backward)
         return m;
-    m.dnum = allocate_rows(memory, used, rows, p->M, true);
+    m.dnum = allocate_rows(memory, used, rows, p->M, last);
     m.R = allocate(memory, used, p->group * p->state);
     if (p->causal)
         m.dden = allocate(memory, used, p->group * p->segment);
@@ -176,9 +191,13 @@ static ScanPlan plan_scan(TensorType type, const LinearScan *options, bool causa
     choose_segments(&p, choose_form(&p, length), length);
     allocate_buffers(&p, NULL, &p.buffer);
     const int64_t buffers = p.threads * p.buffer;
-    p.buffers = device_workspace(buffers + (backward && p.parallel ? 2 : 1) * p.boundaries);
+    const int64_t boundaries = (backward && p.parallel ? 2 : 1) * p.boundaries;
+    const int64_t positions = (x->offsets ? 1 : x->B) * x->N * x->H;
+    p.buffers =
+        device_workspace(buffers + boundaries + (backward && options->log_decay ? positions : 0));
     p.prefix = p.buffers + buffers;
     p.suffix = p.prefix + p.boundaries;
+    p.dl = p.prefix + boundaries;
     return p;
 }
 
@@ -211,7 +230,7 @@ static ScanItem item_of(const ScanPlan *p, int64_t index)
     ScanItem item = { .plan = p, .sequence = index / (parts * p->groups) };
     int64_t used;
     item.buffers = allocate_buffers(p, p->buffers + omp_get_thread_num() * p->buffer, &used);
-    for (int64_t i = 0; i < p->rows; i++)
+    for (int64_t i = 0; item.buffers.v.last && i < p->rows; i++)
         item.buffers.v.last[i] = 1;
     item.query_row = sequence_start(x, item.sequence);
     item.key_row = p->causal ? item.query_row : item.sequence * x->keys;

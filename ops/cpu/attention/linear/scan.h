@@ -24,6 +24,13 @@ ALWAYS_INLINE Matrix without_last(Matrix m)
 /* How a chunk is scanned: one row after the other, or by matrix products. */
 typedef enum Method { BY_POSITION, BY_PRODUCTS } Method;
 
+/* With a decay a chunk is scanned in parts (decay.h). The rows y_j hold e^(-c_j) y_j, and raise
+ * e^(c_i), which multiplies o_i; c_i - c_j is the log decay between rows i and j of a part. */
+typedef struct DecayPart {
+    int64_t end;       /* its rows end before this one */
+    Real enter, leave; /* factors of T before and after its rows */
+} DecayPart;
+
 /* How the rows of a chunk are scanned. */
 typedef struct Scan {
     int64_t count; /* rows; they are allocated up to a multiple of UNIT */
@@ -31,6 +38,8 @@ typedef struct Scan {
     bool zero_before, state_after; /* T is known to be 0 before them; T is needed after them */
     Matrix result;                 /* the memory of o */
     Real *workspace;               /* scan_workspace elements */
+    const DecayPart *decay;        /* the chunk's parts, or NULL: no decay */
+    const Real *raise;             /* [count], with a decay */
 } Scan;
 
 /* ------------------------------------------------------------------------------------ row by row
@@ -195,6 +204,23 @@ WHOLE_VECTORS static void scan_last_row(int64_t count, Matrix x, Matrix y, Matri
 
 /* ---------------------------------------------------------------------------------------- scans */
 
+/* row i <- factor row i */
+ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
+{
+    Real *row = rows.data + i * rows.columns;
+    for (int64_t c = 0; c < rows.columns; c += LANES)
+        *at_vector(row + c) *= factor;
+}
+
+/* T~ <- factor T~, whose last column, or row, has n elements */
+WHOLE_VECTORS static void scale_state(Matrix T, int64_t rows, int64_t n, Real factor)
+{
+    for (int64_t r = 0; r < rows; r++)
+        scale_row(T, r, factor);
+    for (int64_t i = 0; T.last && i < n; i += LANES)
+        *at_vector(T.last + i) *= factor;
+}
+
 /* o [count, columns], with a last column or without, in the memory of results. */
 ALWAYS_INLINE Matrix result_of(const Scan *s, int64_t columns, bool last)
 {
@@ -206,13 +232,12 @@ static void zero(Matrix o, int64_t count)
     memset(o.data, 0, (size_t)(count * o.columns) * sizeof *o.data);
 }
 
-/* o = scan(x, y, w), from state T [Y, W] on, which becomes the state after the chunk. Either w, T
+/* o = scan(x, y, w), from state T [Y, W] on, which becomes the state after the rows. Either w, T
  * and o have a last column, or x, y and T, or none has:
  *     z <- z + w_last y_i     o_last = x_i.z        where T~ = [T, z]
  *     t <- t + y_last w_i     o_i += x_last t       where t is T~'s last row
  * Also prefetches the next rows. */
-ALWAYS_INLINE Matrix scan_chunk(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w,
-                                Matrix T)
+static Matrix scan_rows(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w, Matrix T)
 {
     const Matrix o = result_of(s, w.columns, w.last);
     if (x.last) {
@@ -230,6 +255,45 @@ ALWAYS_INLINE Matrix scan_chunk(const Scan *s, Prefetch *next, Matrix x, Matrix 
         scan_by_products(s, x, y, w, T, o);
     }
     return o;
+}
+
+/* The rows from this one on. */
+ALWAYS_INLINE Matrix rows_from(Matrix rows, int64_t first)
+{
+    return (Matrix){ rows.data + first * rows.columns, rows.last ? rows.last + first : NULL,
+                     rows.columns };
+}
+
+/* The same with a decay, part by part. */
+static Matrix scan_parts(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w, Matrix T)
+{
+    const Matrix all = result_of(s, w.columns, w.last);
+    const int64_t n = w.last ? y.columns : w.columns;
+    Scan part = *s;
+    int64_t first = 0;
+    for (const DecayPart *p = s->decay; first < s->count; first = p++->end) {
+        part.count = p->end - first;
+        part.zero_before = s->zero_before && first == 0;
+        part.state_after = s->state_after || p->end < s->count;
+        part.result = rows_from(all, first);
+        scale_state(T, y.columns, n, p->enter);
+        const Matrix o = scan_rows(&part, next, rows_from(x, first), rows_from(y, first),
+                                   rows_from(w, first), T);
+        for (int64_t i = 0; i < part.count; i++) {
+            scale_row(o, i, s->raise[first + i]);
+            if (o.last)
+                o.last[i] *= s->raise[first + i];
+        }
+        scale_state(T, y.columns, n, p->leave);
+    }
+    return all;
+}
+
+/* The chunk's scan. */
+ALWAYS_INLINE Matrix scan_chunk(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w,
+                                Matrix T)
+{
+    return (s->decay ? scan_parts : scan_rows)(s, next, x, y, w, T);
 }
 
 /* to <- to + sum_i factor_i row_i */
@@ -250,7 +314,7 @@ ALWAYS_INLINE void state_add(const Scan *s, Prefetch *next, Matrix y, Matrix w, 
     prefetch_now(next, s->count);
     if (w.last)
         add_rows(T.last, w.last, y, s->count);
-    else
+    else if (y.last)
         add_rows(T.last, y.last, w, s->count);
     add_product_transposed(T.data, y.data, y.columns, w.data, y.columns, s->count, w.columns);
 }

@@ -10,7 +10,7 @@ static Matrix head_state(const ScanItem *item, Real *states, int64_t head, int64
 {
     const ScanPlan *p = item->plan;
     Real *state = states + (head - item->first_head) * p->state;
-    return (Matrix){ state, state + p->D * p->M, columns };
+    return (Matrix){ state, p->options->unnormalized ? NULL : state + p->D * p->M, columns };
 }
 
 static int64_t states_size(const ScanItem *item)
@@ -34,6 +34,29 @@ static void add_states(const ScanItem *item, Real *to, const Real *from)
         *at_vector(to + i) += vector(from + i);
 }
 
+/* The log decay over the segments' positions of a head. */
+static double segment_log_decay(const ScanItem *item, int64_t segment, int64_t head)
+{
+    const ScanPlan *p = item->plan;
+    const int64_t begin = segment * p->segment, end = minimum(begin + p->segment, item->keys);
+    double sum = 0;
+    for (int64_t i = begin; i < end; i++)
+        sum += p->options->log_decay[(item->query_row + i) * p->x->H + head];
+    return sum;
+}
+
+/* to <- to + e^(the segment's log decay) from */
+static void add_decayed_states(const ScanItem *item, Real *to, const Real *from, int64_t segment)
+{
+    const ScanPlan *p = item->plan;
+    for (int64_t head = item->first_head; head < item->end_head; head++) {
+        const Real decay =
+            p->options->log_decay ? (Real)exp(segment_log_decay(item, segment, head)) : 1;
+        for (int64_t i = 0; i < p->state; i += LANES, to += LANES, from += LANES)
+            *at_vector(to) += decay * vector(from);
+    }
+}
+
 /* The item's states at a segment, in prefix or suffix. The number of segments of each sequence is
  * rounded up, so a sequence reserves one more than its share of all positions. */
 static Real *boundary(const ScanItem *item, Real *states, int64_t segment)
@@ -43,11 +66,12 @@ static Real *boundary(const ScanItem *item, Real *states, int64_t segment)
     return states + ((first + segment) * p->x->H + item->first_head) * p->state;
 }
 
-/* The offset in [B, H, D, M + 1] of the item's first state. */
+/* The offset in [B, H, D, M + 1] of the item's first state; unnormalized, M columns. */
 static int64_t first_state(const ScanItem *item)
 {
     const AttentionInputs *x = item->plan->x;
-    return (item->sequence * x->H + item->first_head) * x->D * (x->M + 1);
+    return (item->sequence * x->H + item->first_head) * x->D *
+           linear_scan_columns(item->plan->options);
 }
 
 /* to = state [B, H, D, M + 1], each one padded, its matrix transposed or not; NULL: 0 */
@@ -58,12 +82,14 @@ static void unpack_states(const ScanItem *item, Real *to, const Real *state, boo
     zero_states(item, to);
     if (!state)
         return;
+    const int64_t W = linear_scan_columns(p->options);
     state += first_state(item);
     for (int64_t head = item->first_head; head < item->end_head; head++, to += p->state)
-        for (int64_t d = 0; d < p->x->D; d++, state += M + 1) {
+        for (int64_t d = 0; d < p->x->D; d++, state += W) {
             for (int64_t m = 0; m < M; m++)
                 to[d * row + m * column] = state[m];
-            to[p->D * p->M + d] = state[M];
+            if (W > M)
+                to[p->D * p->M + d] = state[M];
         }
 }
 
@@ -71,13 +97,14 @@ static void unpack_states(const ScanItem *item, Real *to, const Real *state, boo
 static void contribute_states(const ScanItem *item, Gradient to, const Real *from)
 {
     const ScanPlan *p = item->plan;
-    const int64_t M = p->x->M;
+    const int64_t M = p->x->M, W = linear_scan_columns(p->options);
     Real *row = to.data + first_state(item);
     for (int64_t head = item->first_head; head < item->end_head; head++, from += p->state)
-        for (int64_t d = 0; d < p->x->D; d++, row += M + 1) {
+        for (int64_t d = 0; d < p->x->D; d++, row += W) {
             for (int64_t m = 0; m < M; m++)
                 contribute(TENSOR_REAL, row, m, to.accumulate, from[d * p->M + m]);
-            contribute(TENSOR_REAL, row, M, to.accumulate, from[p->D * p->M + d]);
+            if (W > M)
+                contribute(TENSOR_REAL, row, M, to.accumulate, from[p->D * p->M + d]);
         }
 }
 
