@@ -1,0 +1,98 @@
+/* Causal linear attention with a decay beside the same without one, forward and backward pass: the
+ * decay's cost against its strength. All kinds are timed in turns, and a row's ratios are medians
+ * of ratios per turn. */
+#include "bench/common.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { HEADS = 8, ROUNDS = 9, KINDS = 5, QUERY = 0, KEY, VALUE, UPSTREAM, INPUTS };
+
+/* The mean log decay of each kind; 0: none */
+static const double mean_log_decay[KINDS] = { 0, -0.001, -0.1, -1, -5 };
+
+typedef struct Case {
+    Tape *tape;
+    Tensor *inputs[INPUTS], *log_decay[KINDS];
+    int kind;
+} Case;
+
+static void run(void *context)
+{
+    const Case *c = context;
+    tape_reset(c->tape);
+    Tensor *out = op_causal_linear_attention(
+        c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
+        (CausalLinearAttentionOptions){ .eps = 1e-6, .log_decay = c->log_decay[c->kind] }, NULL);
+    tape_backward_from(c->tape, out, c->inputs[UPSTREAM]);
+}
+
+/* Exponentially distributed, with this mean */
+static void fill_log_decay(Tensor *tensor, double mean)
+{
+    const int64_t count = tensor_count(tensor);
+    Real *values = malloc((size_t)count * sizeof *values);
+    if (!values)
+        abort();
+    Random random = random_new(1, 0);
+    random_uniform(&random, values, count);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (Real)(mean * -log(1 - (double)values[i]));
+    tensor_write(tensor, values);
+    free(values);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure(const BenchOptions *options, int64_t N, int64_t D)
+{
+    Case c = { .tape = bench_tape(options) };
+    double ratio[KINDS][ROUNDS], first[ROUNDS];
+    BenchOptions once = *options;
+    for (int i = 0; i < INPUTS; i++) {
+        c.inputs[i] = tape_persistent_variable(c.tape, TENSOR_REAL, shape(1, N, HEADS, D));
+        bench_fill(c.inputs[i], (uint64_t)i);
+    }
+    for (int k = 1; k < KINDS; k++) {
+        c.log_decay[k] = tape_persistent_variable(c.tape, TENSOR_REAL, shape(1, N, HEADS));
+        fill_log_decay(c.log_decay[k], mean_log_decay[k]);
+    }
+    once.seconds = options->seconds / ROUNDS;
+    for (int round = 0; round < ROUNDS; round++)
+        for (c.kind = 0; c.kind < KINDS; c.kind++) {
+            const double ms = bench_time(&once, run, &c).median;
+            if (c.kind == 0)
+                first[round] = ms;
+            ratio[c.kind][round] = ms / first[round];
+        }
+    qsort(first, ROUNDS, sizeof *first, compare);
+    printf("%6lld %4lld %10.3f ms", (long long)N, (long long)D, first[ROUNDS / 2]);
+    for (int k = 1; k < KINDS; k++) {
+        qsort(ratio[k], ROUNDS, sizeof *ratio[k], compare);
+        printf(" %8.2f", ratio[k][ROUNDS / 2]);
+    }
+    printf("\n");
+    fflush(stdout);
+    tape_free(c.tape);
+}
+
+int main(int argc, char **argv)
+{
+    BenchOptions options = bench_begin(argc, argv, "the cost of a decay in linear attention");
+    printf("causal linear attention, forward and backward, B 1, H %d, on %s:\n"
+           "without decay, and the ratio to it with mean log decays of\n"
+           "     N    D      none      ",
+           HEADS, bench_where(&options).text);
+    for (int k = 1; k < KINDS; k++)
+        printf(" %8g", mean_log_decay[k]);
+    printf("\n");
+    for (int64_t N = 4096; N <= 65536; N *= 4)
+        for (int64_t D = 32; D <= 64; D *= 2)
+            measure(&options, N, D);
+    bench_end(&options);
+    return 0;
+}
