@@ -158,18 +158,22 @@ static Matrix load_v(const HeadChunk *c)
     const Rows value = unmasked(c, value_rows(c, c->item->plan->x->value));
     pack(v.data + c->first_key * v.columns, &value, v.columns, 1, 0);
     zero_masked_keys(c, v);
+    for (int64_t i = 0; v.last && i < c->scan.count; i++)
+        v.last[i] = 1;
     return v;
 }
 
-/* dnum_i = g_i / den_i; dden is not set yet. Or g_i if there is no divisor. */
-static Matrix load_dnum(const HeadChunk *c, const Real *dout, const Real *den)
+/* dnum_i = g_i / den_i, or g_i if there is no divisor, times factor_i if it is not NULL; dden is
+ * not set yet */
+static Matrix load_dnum(const HeadChunk *c, const Real *dout, const Real *den, const Real *factor)
 {
     const Matrix dnum = c->item->buffers.dnum;
     const Rows g = out_rows(c, dout);
     const int64_t stride = den_stride(c);
     pack(dnum.data, &g, dnum.columns, 1, 0);
-    for (int64_t i = 0; den && i < g.count; i++)
-        scale_row(dnum, i, 1 / den[den_at(c) + i * stride]);
+    for (int64_t i = 0; (den || factor) && i < g.count; i++)
+        scale_row(dnum, i,
+                  (factor ? factor[i] : 1) / (den ? den[den_at(c) + i * stride] : (Real)1));
     return dnum;
 }
 
@@ -196,15 +200,16 @@ static Real *saved_dden(const HeadChunk *c)
 
 static void save_dden(const HeadChunk *c, Matrix dnum)
 {
-    if (dnum.last)
-        memcpy(saved_dden(c), dnum.last, (size_t)c->scan.count * sizeof(Real));
+    const Real *lower = c->item->buffers.lower; /* dnum~ is raised */
+    for (int64_t i = 0; dnum.last && i < c->scan.count; i++)
+        saved_dden(c)[i] = dnum.last[i] * (lower ? lower[i] : 1);
 }
 
 static void load_dden(const HeadChunk *c, Matrix dnum)
 {
-    const Real *dden = saved_dden(c);
+    const Real *dden = saved_dden(c), *lower = c->item->buffers.lower;
     for (int64_t i = 0; dnum.last && i < c->scan.count; i++)
-        dnum.last[i] = dden[i * c->range.direction];
+        dnum.last[i] = dden[i * c->range.direction] * (lower ? lower[i] : 1);
 }
 
 /* --------------------------------------------------------------------------------------- stores */
@@ -217,15 +222,19 @@ ALWAYS_INLINE void store_rows(Rows rows, bool accumulate, Matrix from)
            from.columns, 1, 0);
 }
 
-/* den_i = num~_i[M] + eps     out_i = num_i / den_i, or num_i if there is no divisor */
+/* den_i = num~_i[M] + eps     out_i = num_i / den_i, or num_i if there is no divisor;
+ * with a decay num~ is yet to be raised */
 static void store_num_over_den(const HeadChunk *c, Real *out, Real *new_den, Matrix num)
 {
     const Real eps = c->item->plan->options->eps;
+    const Real *factor = c->item->buffers.raise;
     const int64_t count = c->scan.count, stride = den_stride(c);
-    for (int64_t i = 0; num.last && i < count; i++) {
-        const Real den = num.last[i] + eps;
-        new_den[den_at(c) + i * stride] = den;
-        scale_row(num, i, 1 / den);
+    for (int64_t i = 0; (num.last || factor) && i < count; i++) {
+        const Real raise = factor ? factor[i] : 1;
+        const Real den = num.last ? num.last[i] * raise + eps : 1;
+        if (num.last)
+            new_den[den_at(c) + i * stride] = den;
+        scale_row(num, i, raise / den);
     }
     store_rows(out_rows(c, out), false, num);
 }

@@ -51,18 +51,17 @@ static void load_decay(HeadChunk *c)
     }
     for (int64_t i = 0; i < count; i += LANES)
         *at_vector(m->lower + i) = 1 / vector(m->raise + i);
-    c->scan.decay = m->parts;
-    c->scan.raise = m->raise;
+    c->scan.parts = m->parts;
 }
 
-/* row i <- e^(-c_i) row i */
-static void lower_rows(const HeadChunk *c, Matrix rows)
+/* row i <- factor_i row i, unless factor, lower or raise, is NULL; keys have no last column, and
+ * that of values was 1 */
+static void scale_rows(const HeadChunk *c, const Real *factor, Matrix rows)
 {
-    const Real *lower = c->item->buffers.lower;
-    for (int64_t i = 0; lower && i < c->scan.count; i++) {
-        scale_row(rows, i, lower[i]);
+    for (int64_t i = 0; factor && i < c->scan.count; i++) {
+        scale_row(rows, i, factor[i]);
         if (rows.last)
-            rows.last[i] *= lower[i];
+            rows.last[i] = factor[i];
     }
 }
 
@@ -83,7 +82,10 @@ static void fade_to_end(const HeadChunk *c, Matrix rows, Matrix T, int64_t state
         if (rows.last)
             rows.last[i] *= factor;
     }
-    scale_state(T, state_rows, p->D, real_exp(sum + log_decay[0]));
+    const Real decay = real_exp(sum + log_decay[0]);
+    scale(T.data, state_rows * T.columns, decay);
+    if (T.last)
+        scale(T.last, p->D, decay);
 }
 
 /* dl_i = before dl_i + factor (row_i . drow_i): of a and da, then of b and db */

@@ -111,7 +111,7 @@ static void compute_suffix_states(const ScanItem *item, const ScanBackward *g)
     unpack_states(item, R, s + 1 == item->segments ? g->dfinal_state : NULL, false);
     const ScanRange range = segment_range(item, s, SCAN_REVERSE);
     for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
-        const Matrix a = load_a(&c), dnum = load_dnum(&c, g->dout, g->den);
+        const Matrix a = load_a(&c), dnum = load_dnum(&c, g->dout, g->den, NULL);
         compute_dden(&c, dnum, g->out);
         prefetch_after(&next, out_rows(&c, g->dout));
         prefetch_after(&next, out_rows(&c, g->out));
@@ -157,13 +157,14 @@ static void forward_item(const ScanItem *item, Real *out, Real *den, Real *final
     range.zero_before = item->first_segment == 0 && !p->options->state;
     range.state_after = final_state && item->end_segment == item->segments;
     load_prefix_states(item, item->buffers.S, item->first_segment);
+    const ScanBuffers *m = &item->buffers;
     Prefetch next = { .count = 0 };
     for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, out));
         load_decay(&c);
-        lower_rows(&c, b);
+        scale_rows(&c, m->lower, b);
         const Matrix num = scan_chunk(&c.scan, &next, a, b, v, S_of(&c));
         store_num_over_den(&c, out, den, num);
     }
@@ -180,16 +181,17 @@ static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_
     range.zero_before = segment == 0 && !p->options->state;
     range.state_after = false;
     load_prefix_states(item, item->buffers.S, segment);
+    const ScanBuffers *m = &item->buffers;
     Prefetch next = { .count = 0 };
     for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
-        const Matrix dnum = load_dnum(&c, g->dout, g->den);
+        load_decay(&c);
+        const Matrix dnum = load_dnum(&c, g->dout, g->den, m->raise);
         compute_dden(&c, dnum, g->out);
         save_dden(&c, dnum);
         if (!dquery.data && !g->d.log_decay.data)
             continue;
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
-        load_decay(&c);
-        lower_rows(&c, b);
+        scale_rows(&c, m->lower, b);
         prefetch_after(&next, out_rows(&c, g->dout));
         prefetch_after(&next, out_rows(&c, g->out));
         prefetch_after(&next, value_rows(&c, p->x->value));
@@ -213,15 +215,16 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
     range.state_after = segment > item->first_segment || dstate;
     if (!dkey.data && !dvalue.data && !dstate && !dlog_decay)
         return;
+    const ScanBuffers *m = &item->buffers;
     Prefetch next = { .count = 0 };
     for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
-        const Matrix dnum = load_dnum(&c, g->dout, g->den);
+        load_decay(&c);
+        const Matrix dnum = load_dnum(&c, g->dout, g->den, m->lower);
         load_dden(&c, dnum);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, g->dout));
-        load_decay(&c);
-        lower_rows(&c, dnum);
+        scale_rows(&c, m->raise, v);
         if (dkey.data || dstate || dlog_decay) {
             const Matrix db = scan_chunk(&c.scan, &next, v, dnum, a, R_transposed_of(&c));
             if (dlog_decay)
@@ -233,6 +236,7 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
         if (dvalue.data)
             prefetch_after(&next, value_rows(&c, dvalue.data));
         if (dvalue.data || dstate) {
+            scale_rows(&c, m->raise, b);
             const Matrix R = without_last(R_of(&c));
             const Matrix dv = scan_chunk(&c.scan, &next, b, a, without_last(dnum), R);
             store_dvalue(&c, dvalue, dv);
@@ -340,7 +344,7 @@ static void backward_queries_noncausal(const ScanItem *item, const ScanBackward 
     const ScanRange queries = first_positions(item->length);
     for (HeadChunk c = first_chunk(item, queries); c.scan.count; next_chunk(&c)) {
         begin_block(&c, R, earlier);
-        const Matrix a = load_a(&c), dnum = load_dnum(&c, g->dout, g->den);
+        const Matrix a = load_a(&c), dnum = load_dnum(&c, g->dout, g->den, NULL);
         compute_dden(&c, dnum, g->out);
         prefetch_after(&next, out_rows(&c, g->dout));
         prefetch_after(&next, out_rows(&c, g->out));

@@ -230,8 +230,6 @@ static ScanItem item_of(const ScanPlan *p, int64_t index)
     ScanItem item = { .plan = p, .sequence = index / (parts * p->groups) };
     int64_t used;
     item.buffers = allocate_buffers(p, p->buffers + omp_get_thread_num() * p->buffer, &used);
-    for (int64_t i = 0; item.buffers.v.last && i < p->rows; i++)
-        item.buffers.v.last[i] = 1;
     item.query_row = sequence_start(x, item.sequence);
     item.key_row = p->causal ? item.query_row : item.sequence * x->keys;
     item.length = sequence_length(x, item.sequence);

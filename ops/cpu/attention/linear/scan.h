@@ -24,8 +24,8 @@ ALWAYS_INLINE Matrix without_last(Matrix m)
 /* How a chunk is scanned: one row after the other, or by matrix products. */
 typedef enum Method { BY_POSITION, BY_PRODUCTS } Method;
 
-/* With a decay a chunk is scanned in parts (decay.h). The rows y_j hold e^(-c_j) y_j, and raise
- * e^(c_i), which multiplies o_i; c_i - c_j is the log decay between rows i and j of a part. */
+/* With a decay a chunk is scanned in parts (decay.h): c_i - c_j is the log decay between rows i and
+ * j of a part; y_j or w_j is multiplied by e^(-c_j), and o_i or x_i by e^(c_i). */
 typedef struct DecayPart {
     int64_t end;       /* its rows end before this one */
     Real enter, leave; /* factors of T before and after its rows */
@@ -38,8 +38,7 @@ typedef struct Scan {
     bool zero_before, state_after; /* T is known to be 0 before them; T is needed after them */
     Matrix result;                 /* the memory of o */
     Real *workspace;               /* scan_workspace elements */
-    const DecayPart *decay;        /* the chunk's parts, or NULL: no decay */
-    const Real *raise;             /* [count], with a decay */
+    const DecayPart *parts;        /* of a chunk with a decay, or NULL */
 } Scan;
 
 /* ------------------------------------------------------------------------------------ row by row
@@ -53,17 +52,18 @@ typedef struct ScanTile {
     Real *o;           /* likewise */
     Real *T;           /* from the tile's corner on */
     int64_t count, Y, W;
+    const DecayPart *part; /* or NULL */
 } ScanTile;
 
-/* Scans a tile of some rows and some vectors of columns, both compile-time constants, and
+/* Scans a tile of some rows and some vectors of columns, both compile-time constants as decays, and
  * prefetches lines [begin, end). */
-ALWAYS_INLINE void scan_tile(int rows, int vectors, ScanTile t, const Prefetch *next, int64_t begin,
-                             int64_t end)
+ALWAYS_INLINE void scan_tile(bool decays, int rows, int vectors, ScanTile t, const Prefetch *next,
+                             int64_t begin, int64_t end)
 {
     Vector tile[2 * ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
-            tile[r][c] = vector(t.T + r * t.W + c * LANES);
+            tile[r][c] = vector(t.T + r * t.W + c * LANES) * (decays ? t.part->enter : 1);
     for (int64_t i = 0; i < t.count; i++, t.x += t.Y, t.y += t.Y, t.w += t.W, t.o += t.W) {
         prefetch_lines(next, begin, end, i);
         Vector o_i[2];
@@ -79,14 +79,14 @@ ALWAYS_INLINE void scan_tile(int rows, int vectors, ScanTile t, const Prefetch *
     }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
-            *at_vector(t.T + r * t.W + c * LANES) = tile[r][c];
+            *at_vector(t.T + r * t.W + c * LANES) = tile[r][c] * (decays ? t.part->leave : 1);
 }
 
 /* For each row in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i. Tiles are two vectors wide or,
  * where only one is left, one vector wide and twice as high. The lines to prefetch are divided
  * evenly among the tiles. */
-WHOLE_VECTORS static void scan_by_position(int64_t count, Matrix x, Matrix y, Matrix w, Matrix T,
-                                           Matrix o, const Prefetch *next)
+ALWAYS_INLINE void scan_tiles(bool decays, const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
+                              Matrix o, const Prefetch *next)
 {
     const int64_t Y = y.columns, W = w.columns;
     const int64_t tiles = (Y * W + 2 * ROWS * LANES - 1) / (2 * ROWS * LANES);
@@ -95,17 +95,26 @@ WHOLE_VECTORS static void scan_by_position(int64_t count, Matrix x, Matrix y, Ma
     for (int64_t c = 0; c < W; c += 2 * LANES)
         for (int64_t r = 0; r < Y; r += ROWS, begin += share) {
             const int64_t end = minimum(begin + share, next->count);
-            const ScanTile t = { x.data + r,         y.data + r, w.data + c, o.data + c,
-                                 T.data + r * W + c, count,      Y,          W };
+            const ScanTile t = { x.data + r, y.data + r, w.data + c, o.data + c, T.data + r * W + c,
+                                 s->count,   Y,          W,          s->parts };
             if (c + 2 * LANES <= W) {
-                scan_tile(ROWS, 2, t, next, begin, end);
+                scan_tile(decays, ROWS, 2, t, next, begin, end);
             } else if (r + 2 * ROWS > Y) {
-                scan_tile(ROWS, 1, t, next, begin, end);
+                scan_tile(decays, ROWS, 1, t, next, begin, end);
             } else {
-                scan_tile(2 * ROWS, 1, t, next, begin, end);
+                scan_tile(decays, 2 * ROWS, 1, t, next, begin, end);
                 r += ROWS;
             }
         }
+}
+
+WHOLE_VECTORS static void scan_by_position(const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
+                                           Matrix o, const Prefetch *next)
+{
+    if (s->parts)
+        scan_tiles(true, s, x, y, w, T, o, next);
+    else
+        scan_tiles(false, s, x, y, w, T, o, next);
 }
 
 /* --------------------------------------------------------------------------- by matrix products */
@@ -212,13 +221,11 @@ ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
         *at_vector(row + c) *= factor;
 }
 
-/* T~ <- factor T~, whose last column, or row, has n elements */
-WHOLE_VECTORS static void scale_state(Matrix T, int64_t rows, int64_t n, Real factor)
+/* x [n] <- factor x */
+WHOLE_VECTORS static void scale(Real *x, int64_t n, Real factor)
 {
-    for (int64_t r = 0; r < rows; r++)
-        scale_row(T, r, factor);
-    for (int64_t i = 0; T.last && i < n; i += LANES)
-        *at_vector(T.last + i) *= factor;
+    for (int64_t i = 0; i < n; i += LANES)
+        *at_vector(x + i) *= factor;
 }
 
 /* o [count, columns], with a last column or without, in the memory of results. */
@@ -240,6 +247,10 @@ static void zero(Matrix o, int64_t count)
 static Matrix scan_rows(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w, Matrix T)
 {
     const Matrix o = result_of(s, w.columns, w.last);
+    const int64_t last = !T.last ? 0 : w.last ? y.columns : w.columns;
+    const bool by_products = s->method == BY_PRODUCTS;
+    if (s->parts)
+        scale(T.last, last, s->parts->enter);
     if (x.last) {
         scan_last_row(s->count, x, y, w, T, o);
     } else {
@@ -247,13 +258,19 @@ static Matrix scan_rows(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matri
         if (w.last)
             scan_last_column(s->count, x, y, w, T, o, s->workspace);
     }
-    if (s->method == BY_POSITION) {
-        scan_by_position(s->count, x, y, w, T, o, next);
-        next->count = 0;
-    } else {
+    if (s->parts)
+        scale(T.last, last, s->parts->leave);
+    if (by_products && s->parts)
+        scale(T.data, y.columns * w.columns, s->parts->enter);
+    if (by_products) {
         prefetch_now(next, s->count);
         scan_by_products(s, x, y, w, T, o);
+    } else {
+        scan_by_position(s, x, y, w, T, o, next);
+        next->count = 0;
     }
+    if (by_products && s->parts)
+        scale(T.data, y.columns * w.columns, s->parts->leave);
     return o;
 }
 
@@ -264,36 +281,22 @@ ALWAYS_INLINE Matrix rows_from(Matrix rows, int64_t first)
                      rows.columns };
 }
 
-/* The same with a decay, part by part. */
-static Matrix scan_parts(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w, Matrix T)
-{
-    const Matrix all = result_of(s, w.columns, w.last);
-    const int64_t n = w.last ? y.columns : w.columns;
-    Scan part = *s;
-    int64_t first = 0;
-    for (const DecayPart *p = s->decay; first < s->count; first = p++->end) {
-        part.count = p->end - first;
-        part.zero_before = s->zero_before && first == 0;
-        part.state_after = s->state_after || p->end < s->count;
-        part.result = rows_from(all, first);
-        scale_state(T, y.columns, n, p->enter);
-        const Matrix o = scan_rows(&part, next, rows_from(x, first), rows_from(y, first),
-                                   rows_from(w, first), T);
-        for (int64_t i = 0; i < part.count; i++) {
-            scale_row(o, i, s->raise[first + i]);
-            if (o.last)
-                o.last[i] *= s->raise[first + i];
-        }
-        scale_state(T, y.columns, n, p->leave);
-    }
-    return all;
-}
-
-/* The chunk's scan. */
+/* The chunk's scan; with a decay part by part. */
 ALWAYS_INLINE Matrix scan_chunk(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w,
                                 Matrix T)
 {
-    return (s->decay ? scan_parts : scan_rows)(s, next, x, y, w, T);
+    if (!s->parts || s->parts->end == s->count)
+        return scan_rows(s, next, x, y, w, T);
+    const Matrix all = result_of(s, w.columns, w.last);
+    Scan part = *s;
+    for (int64_t first = 0; first < s->count; first = part.parts++->end) {
+        part.count = part.parts->end - first;
+        part.zero_before = s->zero_before && first == 0;
+        part.state_after = s->state_after || part.parts->end < s->count;
+        part.result = rows_from(all, first);
+        scan_rows(&part, next, rows_from(x, first), rows_from(y, first), rows_from(w, first), T);
+    }
+    return all;
 }
 
 /* to <- to + sum_i factor_i row_i */
