@@ -94,6 +94,8 @@ static bool uses_mma(TensorType type, const LinearScan *s)
     const bool exact = s->form == FORM_RECURRENT || s->form == FORM_QUADRATIC ||
                        (s->form == FORM_BEST && s->x.N <= few);
     bool fits = false;
+    if (s->log_decay || s->unnormalized)
+        return false;
     if (!exact && s->x.D <= 128 && s->x.M <= 128)
         BY_TYPE_AND_SIZE(type, s,
                          fits = (int)MmaKernels<T, SIZE>::BACKWARD_BYTES <=
@@ -251,11 +253,11 @@ extern "C" void causal_linear_attention_forward_cuda(TensorType type, Real *out,
 
 extern "C" void causal_linear_attention_backward_cuda(TensorType type, LinearScanGradient d,
                                                       const Real *dout, const Real *dfinal_state,
-                                                      const Real *out, const Real *den,
-                                                      const LinearScan *s)
+                                                      const Real *final_state, const Real *out,
+                                                      const Real *den, const LinearScan *s)
 {
     BY_KERNELS(type, s, (mma_backward_pass<T, SIZE>(d, dout, dfinal_state, out, den, s)),
-               (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, out, den, s)));
+               (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, final_state, out, den, s)));
 }
 
 /* Without a causal mask: scan_tiles.cuh */
@@ -270,7 +272,7 @@ extern "C" void linear_attention_backward_cuda(TensorType type, AttentionGradien
                                                const Real *dout, const Real *out, const Real *den,
                                                const LinearScan *s)
 {
-    const LinearScanGradient all = { d, { NULL, false } };
+    const LinearScanGradient all = { d, { NULL, false }, { NULL, false } };
     BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
-                          (scan_backward<T, SIZE, false>(all, dout, NULL, out, den, s)));
+                          (scan_backward<T, SIZE, false>(all, dout, NULL, NULL, out, den, s)));
 }

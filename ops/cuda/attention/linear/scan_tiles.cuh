@@ -1,5 +1,6 @@
-/* Linear attention's scans in Real, in tiles of tiles.cuh: without a causal mask, in double
- * precision and for heads above 128. mma.cuh has the others, on tensor cores.
+/* Linear attention's scans in Real, in tiles of tiles.cuh: without a causal mask, with a decay,
+ * unnormalized, in double precision and for heads above 128. mma.cuh has the others, on tensor
+ * cores.
  *
  * In the notation of causal.c the forward pass and all gradients are one scan,
  *     o_i = sum_j (x_i.y_j + alpha_i beta_j) w_j,   over j <= i when causal:
@@ -17,6 +18,10 @@
  *     den = X z + the row sums of tril(X Y^T) + eps
  * with the sums T, e and z over earlier chunks. Without the causal mask they are sums over all
  * positions, and there is no tril.
+ *
+ * With a decay, L_i the log decay from the chunk's start to row i (in reverse a row decays after
+ * it is read), the state's part is multiplied by e^(L_i), the scores by e^(L_i - L_j), and the rows
+ * of a chunk's sum by the decay from there to its end.
  *
  * Three kernels, the chunk-parallel form: sum_pieces computes S~ or R~ of every piece of a head,
  * add_up_pieces their prefix sums, and scan_pieces the results. When causal, a piece is one chunk;
@@ -65,6 +70,7 @@ __device__ static inline RowRange unmasked_rows(const MappedRows<T> &rows, const
 template <typename T> struct Augmented : MappedRows<T> {
     bool augmented;
     const Real *last;
+    bool unnormalized; /* augmented by zeros */
 };
 
 /* S~ or R~ [D, M + 1] after every piece of the line, in scan order: sums of y_j w~_j^T */
@@ -75,6 +81,7 @@ template <typename T> struct StateSums {
     const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
     Gradient final;      /* likewise: S~_N, or dL/dS~_0, unless data is NULL */
     Real *states;        /* NULL: not needed */
+    Real *decays;        /* one per piece: e^(its log decay); NULL without a decay */
 };
 
 template <typename T> struct Scan {
@@ -83,6 +90,7 @@ template <typename T> struct Scan {
     bool reverse;
     GradientRows<T> o;
     MappedRows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
+    Real *dots;        /* [column_tiles, B, N, H], or NULL: phi of these . o before that */
 };
 
 /* The scans of one launch: num; or da, db and dv, as far as they are needed. */
@@ -91,12 +99,35 @@ template <typename T> struct Scans {
     StateSums<T> sums[2]; /* S~ for the scans, R~ for the reverse ones */
     int count, sums_count;
     Line line, sums_line; /* the pieces of x, and of y and w: the same ones when causal */
-    int64_t D, M;
+    int64_t D, M, W;      /* W: columns of a state, M + 1 or M */
     int64_t column_tiles; /* of o, at most */
     int resident_rows;    /* rows of T that stay in shared memory; 0: one tile of T at a time */
     Real *den;            /* [B, N, H]: written by the forward pass */
     Real eps;
+    const Real *log_decay; /* [B, N, H], or NULL; masked positions do not decay */
+    const int32_t *lengths;
+    int64_t rows; /* B N H */
 };
+
+/* L [CHUNK + 1]: the log decays from the chunk's start to each row, and to its end. In double, as
+ * their differences are small beside them. */
+template <typename T>
+__device__ static inline void load_decay(double *L, const Scans<T> &all, const Span &span,
+                                         int64_t positions)
+{
+    const int row = (int)threadIdx.x, rows = min(row + (span.step > 0), span.count);
+    if (!all.log_decay || row > CHUNK)
+        return;
+    const Real *l = all.log_decay + span_row(span, positions);
+    double sum = 0;
+    for (int r = 0; r < rows; r++) {
+        const int64_t offset = span_offset(span, r);
+        const Real l_r = l[offset * span.H];
+        if (!all.lengths || span_first(span) + offset < all.lengths[span.b])
+            sum += l_r > 0 ? (Real)NAN : l_r;
+    }
+    L[row] = sum;
+}
 
 /* Up to CHUNK positions of a head from `start` in scan order, before `limit` */
 __device__ static inline Span chunk_span(const Line &line, const Head &head, bool reverse,
@@ -116,10 +147,10 @@ __device__ static inline Span chunk_span(const Line &line, const Head &head, boo
 template <typename T>
 __device__ static inline void load_last(Real *to, const Augmented<T> &rows, const Span &span)
 {
-    if (rows.augmented && rows.last)
+    if (rows.augmented && rows.last && !rows.unnormalized)
         load_vector(to, rows.last, rows.positions, span);
     else if (threadIdx.x < CHUNK)
-        to[threadIdx.x] = rows.augmented ? (Real)1 : (Real)0;
+        to[threadIdx.x] = rows.augmented && !rows.unnormalized ? (Real)1 : (Real)0;
 }
 
 /* --------------------------------------------------------------------------------------- states */
@@ -131,6 +162,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
                int64_t items)
 {
     DYNAMIC_SHARED(Real, y);
+    __shared__ double L[CHUNK + 1];
     enum { PITCH = Tile<SIZE>::PITCH };
     Real *const w = y + CHUNK * PITCH, *const last = w + CHUNK * SIZE;
     const Line &line = all.sums_line;
@@ -151,22 +183,32 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
             load_tile<SIZE>(y, PITCH, sums.y, span, y_first);
             load_tile<SIZE>(w, SIZE, sums.w, span, w_first);
             load_last(last, sums.w, span);
+            load_decay(L, all, span, sums.y.positions);
             __syncthreads();
+            if (all.log_decay) { /* rows decay to the piece's end: it is one chunk */
+                for (int i = thread; i < span.count * SIZE; i += TILE_THREADS)
+                    y[i / SIZE * PITCH + i % SIZE] *= real_exp((Real)(L[CHUNK] - L[i / SIZE]));
+                if (w_first == 0 && y_first == 0 && thread == 0)
+                    sums.decays[piece] = real_exp((Real)L[CHUNK]);
+                __syncthreads();
+            }
             add_outer<SIZE>(state, y, w, span.count);
             for (int j = 0; thread < SIZE && j < span.count; j++)
                 column += y[j * PITCH + thread] * last[j];
             __syncthreads();
         }
-        Real *const to = sums.states + piece * all.D * (all.M + 1);
+        if (all.log_decay && first >= end && w_first == 0 && y_first == 0 && thread == 0)
+            sums.decays[piece] = 1;
+        Real *const to = sums.states + piece * all.D * all.W;
         for (int r = 0; r < Tile<SIZE>::OUTER; r++)
             for (int c = 0; c < 4; c++) {
                 const int64_t d = y_first + outer_row<SIZE>(r);
                 const int64_t m = w_first + tile_column<SIZE>() + c;
                 if (d < all.D && m < all.M)
-                    to[d * (all.M + 1) + m] = state[r][c];
+                    to[d * all.W + m] = state[r][c];
             }
-        if (w_first == 0 && thread < SIZE && y_first + thread < all.D)
-            to[(y_first + thread) * (all.M + 1) + all.M] = column;
+        if (w_first == 0 && thread < SIZE && y_first + thread < all.D && all.W > all.M)
+            to[(y_first + thread) * all.W + all.M] = column;
     }
 }
 
@@ -175,7 +217,7 @@ template <typename T>
 __global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t items)
 {
     GRID_FOR(item, items) {
-        const int64_t size = all.D * (all.M + 1), elements = items / all.sums_count;
+        const int64_t size = all.D * all.W, elements = items / all.sums_count;
         const int64_t i = item % elements;
         const StateSums<T> &sums = all.sums[item / elements];
         if (!sums.states)
@@ -185,7 +227,8 @@ __global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t item
         Real sum = sums.initial ? sums.initial[element] : (Real)0;
 #pragma unroll 4
         for (int64_t piece = head.first; piece < head.end; piece++) {
-            sum += sums.states[piece * size + i % size];
+            const Real decay = sums.decays ? sums.decays[piece] : (Real)1;
+            sum = decay * sum + sums.states[piece * size + i % size];
             sums.states[piece * size + i % size] = sum;
         }
         if (sums.final.data)
@@ -241,6 +284,7 @@ template <typename T> struct Part {
     int64_t column;     /* first column of w and o */
     const Real *state;  /* [D, M + 1]: S~ or R~ before the piece, or of all positions; NULL: 0 */
     ScanMemory m;
+    double *L; /* [CHUNK + 1]: load_decay */
 };
 
 /* Loads SIZE rows of T from `row` on, and of z, or e, to this row of shared memory. */
@@ -248,7 +292,7 @@ template <int SIZE, bool FORWARD, typename T>
 __device__ static inline void load_state(const Part<T> &part, int64_t row, int to)
 {
     const Scan<T> &scan = *part.scan;
-    const int64_t M = part.all->M, pitch = M + 1;
+    const int64_t M = part.all->M, pitch = part.all->W;
     for (int i = (int)threadIdx.x; i < SIZE * SIZE; i += TILE_THREADS) {
         const int r = scan.x.augmented ? i % SIZE : i / SIZE;
         const int c = scan.x.augmented ? i / SIZE : i % SIZE;
@@ -260,7 +304,9 @@ __device__ static inline void load_state(const Part<T> &part, int64_t row, int t
     const int64_t d = (FORWARD ? row : part.column) + threadIdx.x;
     if (threadIdx.x < SIZE)
         part.m.extra[(FORWARD ? to : 0) + threadIdx.x] =
-            d < part.all->D && (FORWARD || scan.x.augmented) ? part.state[d * pitch + M] : (Real)0;
+            d < part.all->D && pitch > M && (FORWARD || scan.x.augmented)
+                ? part.state[d * pitch + M]
+                : (Real)0;
 }
 
 /* The dot product of a padded row with z, or, where z is NULL, the sum of the row. */
@@ -287,9 +333,22 @@ __device__ static inline void add_column(Real (*o)[4], const Real *alpha, const 
             o[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
 }
 
-/* tril(X Y^T + alpha beta^T) to shared memory (causal mask) */
+/* O <- e^(L_i) O */
+template <int SIZE> __device__ static inline void decay_rows(Real (*o)[4], const double *L)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        const Real decay = real_exp((Real)L[tile_row<SIZE>(r)]);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            o[r][c] *= decay;
+    }
+}
+
+/* tril(X Y^T + alpha beta^T), times e^(L_i - L_j) unless L is NULL, to shared memory (causal
+ * mask) */
 template <int SIZE, bool FORWARD>
-__device__ static inline void store_scores(const ScanMemory &m,
+__device__ static inline void store_scores(const ScanMemory &m, const double *L,
                                            const Real (*scores)[Tile<SIZE>::SCORES])
 {
 #pragma unroll
@@ -298,7 +357,9 @@ __device__ static inline void store_scores(const ScanMemory &m,
 #pragma unroll
         for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
             const int j = score_column<SIZE>(c);
-            const Real score = FORWARD ? scores[r][c] : scores[r][c] + m.alpha[i] * m.beta[j];
+            Real score = FORWARD ? scores[r][c] : scores[r][c] + m.alpha[i] * m.beta[j];
+            if (L && j <= i)
+                score *= real_exp((Real)(L[i] - L[j]));
             m.x[i * SCORE_PITCH + j] = j <= i ? score : (Real)0;
         }
     }
@@ -321,6 +382,35 @@ __device__ static inline void divide_by_den(Real (*o)[4], const Part<T> &part, c
 #pragma unroll
         for (int c = 0; c < 4; c++)
             o[r][c] *= part.m.alpha[tile_row<SIZE>(r)];
+}
+
+/* dots[i] = phi(x_i) . o_i over the tile's columns, 0 for masked positions. A row's columns are in
+ * neighboring lanes. */
+template <int SIZE, typename T>
+__device__ static inline void store_dots(Real *dots, const Real (*o)[4], const Scan<T> &scan,
+                                         const Span &span, int64_t first_column)
+{
+    const MappedRows<T> &x = scan.map;
+    const int64_t column = first_column + tile_column<SIZE>();
+    const T *from = x.data + span_begin(span, x.positions, x.stride, x.columns) + column;
+    const RowRange unmasked = unmasked_rows(x, span);
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        const int row = tile_row<SIZE>(r);
+        Real dot = 0;
+        if (row >= unmasked.first && row < unmasked.end) {
+            const Pack<Real, 4> four =
+                load_four(from + row * span.step * x.stride, x.columns - column);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (column + c < x.columns)
+                    dot += o[r][c] * phi(x.map, four.at[c]);
+        }
+        for (int lanes = Tile<SIZE>::ACROSS / 2; lanes > 0; lanes /= 2)
+            dot += __shfl_xor_sync(0xffffffffu, dot, lanes);
+        if (threadIdx.x % Tile<SIZE>::ACROSS == 0 && row < span.count)
+            dots[span_row(span, x.positions) + span_offset(span, row) * span.H] = dot;
+    }
 }
 
 /* Backward through the feature map: O <- O phi'(x). */
@@ -395,7 +485,10 @@ __device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
     const int filled = (span.count + 3) / 4 * 4;          /* rows, padded */
     const int seen = min(warp_row() + WARP_ROWS, filled); /* by the warp's rows: tril */
     Real o[Tile<SIZE>::ROWS][4] = {}, scores[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
-    Real den = part.all->eps;
+    const double *const L = CAUSAL && part.all->log_decay ? part.L : NULL;
+    Real den = 0;
+    if (CAUSAL)
+        load_decay(part.L, *part.all, span, scan.x.positions);
     if (CAUSAL)
         load_tile<SIZE>(m.w, SIZE, scan.w, span, part.column);
     if (!FORWARD)
@@ -404,23 +497,31 @@ __device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
         load_last(m.beta, scan.y, span);
     scan_state<T, SIZE, CAUSAL, FORWARD>(part, span, seen, start == part.first, o, scores, &den);
     __syncthreads(); /* x, y and T have been read */
+    if (L)
+        decay_rows<SIZE>(o, L);
+    if (L && threadIdx.x < CHUNK)
+        den *= real_exp((Real)L[threadIdx.x]);
     if (CAUSAL) {
-        store_scores<SIZE, FORWARD>(m, scores);
+        store_scores<SIZE, FORWARD>(m, L, scores);
         __syncthreads();
         add_product<SIZE>(o, m.x, SCORE_PITCH, m.w, SIZE, seen);
         if (FORWARD && threadIdx.x < CHUNK)
             den += row_sum(m.x + threadIdx.x * SCORE_PITCH, NULL, filled);
     }
-    if (FORWARD)
-        divide_by_den<SIZE>(o, part, span, den);
+    if (FORWARD && part.all->den)
+        divide_by_den<SIZE>(o, part, span, den + part.all->eps);
     else
         __syncthreads();
     /* now all shared memory has been read, but alpha in the forward pass */
+    if (!FORWARD && scan.dots)
+        store_dots<SIZE>(scan.dots + part.column / SIZE * part.all->rows, o, scan, span,
+                         part.column);
     if (!FORWARD && scan.map.data)
         feature_map_backward<SIZE>(o, scan.map, span, part.column);
     if (!FORWARD && scan.o.lengths)
         clear_rows<SIZE>(o, unmasked_rows(scan.o.lengths, span));
-    contribute_tile<SIZE>(scan.o, span, part.column, o);
+    if (scan.o.data)
+        contribute_tile<SIZE>(scan.o, span, part.column, o);
 }
 
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
@@ -428,6 +529,7 @@ __global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
     scan_pieces(const __grid_constant__ Scans<T> all, int64_t items)
 {
     DYNAMIC_SHARED(Real, memory);
+    __shared__ double L[CHUNK + 1];
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const int64_t rest = item / all.column_tiles, piece = rest / all.count;
         Part<T> part;
@@ -437,9 +539,10 @@ __global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
         part.first = (piece - part.head.first) * all.line.length;
         part.end = min(part.first + all.line.length, part.head.positions);
         part.column = item % all.column_tiles * SIZE;
+        part.L = L;
         part.m = scan_memory<SIZE, CAUSAL>(memory, max(all.resident_rows, (int)SIZE));
         const StateSums<T> &sums = all.sums[part.scan->reverse];
-        const int64_t size = all.D * (all.M + 1);
+        const int64_t size = all.D * all.W;
         if (!CAUSAL) /* the head's last one */
             part.state =
                 sums.states + ((int64_t)(part.head.rank + 1) * all.sums_line.pieces - 1) * size;
@@ -461,6 +564,12 @@ static inline void cut(Line *line, int64_t chunks, int64_t pieces)
     line->pieces = (int32_t)tiles_for(chunks * CHUNK, line->length);
 }
 
+/* Rows of out, over all positions and heads. */
+static inline int64_t rows_in_all(const AttentionInputs *x)
+{
+    return (x->offsets ? 1 : x->B) * x->N * x->H;
+}
+
 /* How the heads are cut into pieces, and o into tiles. */
 template <typename T, int SIZE, bool CAUSAL>
 static Scans<T> plan_scans(const LinearScan *s, bool backward)
@@ -472,6 +581,10 @@ static Scans<T> plan_scans(const LinearScan *s, bool backward)
     Scans<T> all = {};
     all.D = x->D;
     all.M = x->M;
+    all.W = linear_scan_columns(s);
+    all.log_decay = s->log_decay;
+    all.lengths = x->key_lengths;
+    all.rows = rows_in_all(x);
     all.sums_count = backward ? 2 : 1;
     all.column_tiles = tiles_for(backward ? widest : x->M, SIZE);
     all.line = all.sums_line = line_of(x);
@@ -488,27 +601,21 @@ static Scans<T> plan_scans(const LinearScan *s, bool backward)
     return all;
 }
 
-/* Rows of out, over all positions and heads. */
-static inline int64_t rows_in_all(const AttentionInputs *x)
-{
-    return (x->offsets ? 1 : x->B) * x->N * x->H;
-}
-
 /* Elements of the states of S~, or of R~ */
 template <typename T> static int64_t states_size(const Scans<T> &all)
 {
-    return pieces_in_all(all.sums_line) * all.D * (all.M + 1);
+    return pieces_in_all(all.sums_line) * (all.D * all.W + (all.log_decay ? 1 : 0));
 }
 
 /* ------------------------------------------------------------------------------------ the scans */
 
 template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
 {
-    return { x, y, w, false, {}, {} };
+    return { x, y, w, false, {}, {}, NULL };
 }
 template <typename T> static Scan<T> scan_reverse(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
 {
-    return { x, y, w, true, {}, {} };
+    return { x, y, w, true, {}, {}, NULL };
 }
 
 /* All scans of linear attention, and their states: S~ = sum of b v~^T and R~ = sum of a dnum~^T */
@@ -525,24 +632,28 @@ static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *
     const AttentionInputs *x = &s->x;
     const FeatureMap phi = s->features, none = FEATURE_MAP_IDENTITY;
     const int32_t *lengths = x->key_lengths;
-    const Augmented<T> a = { { rows_of<T>(x->query, x->query_stride, x->N, x->D), phi, NULL },
-                             false,
-                             NULL };
-    const Augmented<T> b = { { rows_of<T>(x->key, x->key_stride, x->keys, x->D), phi, lengths },
-                             false,
-                             NULL };
-    const Augmented<T> v = {
-        { rows_of<T>(x->value, x->value_stride, x->keys, x->M), none, lengths }, true, NULL
+    const Augmented<T> a = {
+        { rows_of<T>(x->query, x->query_stride, x->N, x->D), phi, NULL }, false, NULL, false
     };
-    Augmented<T> dnum = { { rows_of<T>(dout, x->H * x->M, x->N, x->M), none, NULL }, true, dden };
+    const Augmented<T> b = {
+        { rows_of<T>(x->key, x->key_stride, x->keys, x->D), phi, lengths }, false, NULL, false
+    };
+    const Augmented<T> v = { { rows_of<T>(x->value, x->value_stride, x->keys, x->M), none,
+                               lengths },
+                             true,
+                             NULL,
+                             s->unnormalized };
+    Augmented<T> dnum = {
+        { rows_of<T>(dout, x->H * x->M, x->N, x->M), none, NULL }, true, dden, s->unnormalized
+    };
     dnum.divisor = den;
     return {
         scan(a, b, v),            /* num~ */
         scan(dnum, v, b),         /* da */
         scan_reverse(v, dnum, a), /* db */
         scan_reverse(b, a, dnum), /* dv */
-        { b, v, false, s->state, {}, NULL },
-        { a, dnum, true, NULL, {}, NULL },
+        { b, v, false, s->state, {}, NULL, NULL },
+        { a, dnum, true, NULL, {}, NULL, NULL },
     };
 }
 
@@ -551,7 +662,7 @@ template <typename T, int SIZE> static void launch_sums(const Scans<T> &all)
 {
     const int64_t y_tiles = tiles_for(all.D, SIZE), w_tiles = tiles_for(all.M, SIZE);
     const int64_t items = all.sums_count * pieces_in_all(all.sums_line) * y_tiles * w_tiles;
-    const int64_t elements = all.sums_count * all.line.B * all.line.H * all.D * (all.M + 1);
+    const int64_t elements = all.sums_count * all.line.B * all.line.H * all.D * all.W;
     const bool final = all.sums[0].final.data || all.sums[1].final.data;
     if (!all.sums[0].states && !all.sums[1].states)
         return;
@@ -577,6 +688,8 @@ static void add_sums(Scans<T> *all, int i, const StateSums<T> &sums, bool read, 
     all->sums[i] = sums;
     if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final.data))
         all->sums[i].states = states;
+    if (all->log_decay)
+        all->sums[i].decays = states + pieces_in_all(all->sums_line) * all->D * all->W;
 }
 
 template <typename T, int SIZE, bool CAUSAL>
@@ -596,6 +709,48 @@ static void scan_forward(Real *out, Real *den, Real *final_state, const LinearSc
     device_workspace_free(states);
 }
 
+/* dl_i <- <S~_N, dL/dS~_N> + sum_{t>=i} (a_t.da_t - b_t.db_t), and 0 for masked positions: one
+ * block per head, whose threads take consecutive positions, from the last. */
+__global__ void sum_log_decay_gradients(Gradient dl, const Real *a_da, const Real *b_db,
+                                        int64_t tiles, Line line, int64_t rows, int64_t N,
+                                        const int32_t *lengths, const Real *final_state,
+                                        const Real *dfinal_state, int64_t state)
+{
+    __shared__ double after[THREADS + 1];
+    const int64_t h = blockIdx.x % line.H, b = blockIdx.x / line.H, head = b * line.H + h;
+    const int64_t begin = line.offsets ? line.offsets[b] : b * N;
+    const int64_t count = line.offsets ? line.offsets[b + 1] - begin : N;
+    const int64_t each = (count + THREADS - 1) / THREADS, last = count - threadIdx.x * each;
+    const int64_t first = last - each > 0 ? last - each : 0;
+    double sum = 0;
+    for (int64_t k = threadIdx.x; dfinal_state && k < state; k += THREADS)
+        sum += (double)final_state[head * state + k] * (double)dfinal_state[head * state + k];
+    after[threadIdx.x] = sum;
+    __syncthreads();
+    for (int t = 0; t < THREADS && threadIdx.x == 0; t++)
+        sum = t == 0 ? after[0] : sum + after[t];
+    __syncthreads();
+    if (threadIdx.x == 0)
+        after[0] = sum;
+    for (int pass = 0; pass < 2; pass++) { /* the threads' sums, then the prefix sums */
+        sum = pass ? after[threadIdx.x] : 0;
+        for (int64_t i = last - 1; i >= first; i--) {
+            const int64_t row = (begin + i) * line.H + h;
+            for (int64_t tile = 0; tile < tiles; tile++)
+                sum += (double)a_da[tile * rows + row] - (double)b_db[tile * rows + row];
+            if (pass)
+                contribute(dl.data + row, dl.accumulate,
+                           lengths && i >= lengths[b] ? (Real)0 : (Real)sum);
+        }
+        if (!pass)
+            after[threadIdx.x + 1] = sum;
+        __syncthreads();
+        for (int t = 0; !pass && t < THREADS && threadIdx.x == 0; t++)
+            after[t + 1] += after[t];
+        __syncthreads();
+    }
+}
+
 /* Adds the scan if its result is needed. */
 template <typename T>
 static void add_scan(Scans<T> *all, Scan<T> scan, const GradientRows<T> &o,
@@ -603,7 +758,7 @@ static void add_scan(Scans<T> *all, Scan<T> scan, const GradientRows<T> &o,
 {
     scan.o = o;
     scan.map = map;
-    if (o.data)
+    if (o.data || scan.dots)
         all->scan[all->count++] = scan;
 }
 
@@ -625,18 +780,27 @@ static void launch_gradients(const Scans<T> &all, const AttentionGradient &d)
 
 template <typename T, int SIZE, bool CAUSAL>
 static void scan_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
-                          const Real *out, const Real *den, const LinearScan *s)
+                          const Real *final_state, const Real *out, const Real *den,
+                          const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, true);
-    Real *const dden = device_workspace(2 * states_size(all) + rows_in_all(x));
-    Real *const states = dden + rows_in_all(x);
-    launch_row_deltas<T>(dden, dout, out, den, rows_in_all(x), x->M);
+    const bool dlog_decay = d.log_decay.data;
+    const int64_t dots = dlog_decay ? all.column_tiles * all.rows : 0; /* of a.da, and of b.db */
+    Real *const dden = device_workspace(2 * states_size(all) + all.rows + 2 * dots);
+    Real *const states = dden + all.rows, *const of_dots = states + 2 * states_size(all);
+    if (!s->unnormalized)
+        launch_row_deltas<T>(dden, dout, out, den, all.rows, x->M);
     FourScans<T> scans = scans_of<T>(s, dout, den, dden);
     scans.R.initial = dfinal_state;
     scans.R.final = d.state;
-    add_sums<T, CAUSAL>(&all, 0, scans.S, d.x.query.data, states);
-    add_sums<T, CAUSAL>(&all, 1, scans.R, d.x.key.data || d.x.value.data || d.state.data,
+    if (dlog_decay) {
+        scans.da.dots = of_dots;
+        scans.db.dots = of_dots + dots;
+    }
+    add_sums<T, CAUSAL>(&all, 0, scans.S, d.x.query.data || dlog_decay, states);
+    add_sums<T, CAUSAL>(&all, 1, scans.R,
+                        d.x.key.data || d.x.value.data || d.state.data || dlog_decay,
                         states + states_size(all));
     GradientRows<T> dkey = gradient_rows<T>(d.x.key, x->key_stride, x->keys, x->D);
     dkey.lengths = x->key_lengths;
@@ -645,6 +809,10 @@ static void scan_backward(const LinearScanGradient &d, const Real *dout, const R
     add_scan(&all, scans.dv, gradient_rows<T>(d.x.value, x->value_stride, x->keys, x->M), {});
     launch_sums<T, SIZE>(all);
     launch_gradients<T, SIZE, CAUSAL>(all, d.x);
+    if (dlog_decay)
+        LAUNCH(sum_log_decay_gradients, (unsigned)(x->B * x->H), THREADS, 0, d.log_decay, of_dots,
+               of_dots + dots, tiles_for(x->D, SIZE), all.line, all.rows, x->N, x->key_lengths,
+               final_state, dfinal_state, all.D * all.W);
     device_workspace_free(dden);
 }
 
