@@ -20,6 +20,7 @@ typedef struct AttentionInputs {
     const int32_t *key_lengths; /* [B], or NULL: every sequence has all keys */
     const int32_t *offsets;     /* [B + 1], or NULL */
     const Real *mask;           /* of softmax attention, or NULL: attention_mask_at */
+    const Real *log_decay;      /* of softmax attention, [B, N, H], or NULL: all 0 */
     int64_t query_stride, key_stride, value_stride;
     int64_t mask_sequence_stride, mask_head_stride; /* 0: the same mask for all of them */
     int64_t B, N, keys, H, D, M;
@@ -114,12 +115,12 @@ typedef struct LinearScanGradient {
 
 /* Names of an operation and its arguments in error messages. */
 typedef struct AttentionLabels {
-    const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask;
+    const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask, *log_decay;
 } AttentionLabels;
 #define ATTENTION_LABELS(name, query, key)                                                         \
     {                                                                                              \
         name, name ": " query, name ": " key, name ": value", name ": key_lengths",                \
-            name ": offsets", name ": state", name ": mask"                                        \
+            name ": offsets", name ": state", name ": mask", name ": log_decay"                    \
     }
 
 /* A packed query holds 3 tensors, query, key and value; query_key of LSH attention holds 2. */
