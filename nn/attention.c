@@ -222,7 +222,7 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Ten
 {
     const AttentionKind kind = attention->kind;
     const SoftmaxAttentionOptions softmax = { .key_lengths = options.key_lengths,
-                                            .mask = options.mask };
+                                              .mask = options.mask };
     if (options.mask && kind != ATTENTION_SOFTMAX && kind != ATTENTION_CAUSAL_SOFTMAX)
         tape_error(tape, "nn_attention: attention %d takes no mask; softmax attention does",
                    (int)kind);

@@ -281,6 +281,10 @@ Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
  * copy): x [..., 1, C] to [..., N, C]. Raises unless x's sizes, aligned at the last axis, are equal
  * to those of shape or 1. */
 Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
+/* out[b, n, g times + r] = x[b, n, g] for 0 <= r < times: x [B, N, G, D] to [B, N, G times, D] (a
+ * copy), so that a key or value head serves `times` query heads: grouped-query attention (Ainslie
+ * et al. 2023). Raises if times is below 1. */
+Tensor *op_repeat_heads(Tape *tape, Tensor *x, int64_t times);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
 /* out's axis i is x's axis axes[i], for the rank of x in axes (copies): op_transpose at most three

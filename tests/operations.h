@@ -455,6 +455,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(4, 7, 1, 16) })                                                                        \
     ROW(broadcast_rows, op_broadcast_to(tape, x[0], shape(ROWS, WIDTH)), PASSES(1, 2),             \
         { S(WIDTH) }, { S(1, 1) })                                                                 \
+    ROW(repeat_heads, op_repeat_heads(tape, x[0], 3), UNMEASURED, { S(2, 3, 2, 5) },               \
+        { S(2, 33, 4, 16) })                                                                       \
     ROW(concat, op_concat(tape, x, 2, -1), PASSES(4, 8), { S(ROWS, WIDTH), S(ROWS, WIDTH) },       \
         { S(2, 3, 4), S(2, 3, 5) }, { S(3), S(2) }, { S(5, 7, 11), S(5, 7, 6) })                   \
     ROW(concat_first, op_concat(tape, x, 2, 0), UNMEASURED, { S(2, 3, 4), S(1, 3, 4) },            \

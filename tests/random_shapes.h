@@ -55,6 +55,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(permute, { S(B_, N_, M_, H_) }) ROW(select, { S(B_, N_ + 1, M_) })                         \
     ROW(one_hot, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_) })                                 \
     ROW(broadcast_to, { S(ONE_OR(4, B_), ONE_OR(7, N_), ONE_OR(5, H_), ONE_OR(16, M_)) })          \
+    ROW(repeat_heads, { S(B_, N_, H_, M_) })                                                       \
     ROW(concat, { S(B_, N_, M_), S(B_, N_, K_) })                                                  \
     ROW(concat_middle, { S(B_, N_, M_), S(B_, K_, M_) })                                           \
     ROW(stack, { S(B_, N_, M_), S(B_, N_, M_) })                                                   \

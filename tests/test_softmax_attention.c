@@ -361,7 +361,7 @@ TEST(large_sums_of_log_decays_stay_exact)
     assert_outcomes_near("large sums", &y, &plain, VECTOR_TOLERANCE);
 }
 
-/* Every position decays by 300, or alternately by 300 and 2^-9: keys weigh 0 beyond few. */
+/* Every position decays by 300, or alternately by 300 and 2^-9: few keys have a weight above 0. */
 TEST(sums_of_log_decays_over_long_sequences_stay_exact)
 {
     const int64_t N = device_is_cuda(test_device()) ? 400 : 3000;

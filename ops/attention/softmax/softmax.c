@@ -7,8 +7,8 @@
  *
  * Under the causal mask there may be a decay (Lin et al. 2025, Forgetting Transformer): s_ij gains
  *   log_decay_{j+1} + ... + log_decay_i = A_i - A_j,      A_i = log_decay_1 + ... + log_decay_i
- * Softmax does not change if all s_ij of a row gain one number, so masked positions, from key_length
- * on, add nothing to A_i.
+ * Softmax does not change if all s_ij of a row gain one number, so masked positions, from
+ * key_length on, add nothing to A_i.
  *
  * Forward: online softmax. A row of s is computed one tile of keys at a time. For the keys so far
  * the row holds the maximum m, the sum l = sum_j e^(s_ij - m), and o = sum_j e^(s_ij - m) v_j. No
@@ -32,8 +32,8 @@
  *     dq_i <- sum_j dS_ij k_j / sqrt D         dk_j <- sum_i dS_ij q_i / sqrt D
  *   With a decay s_ij also contains A_i and -A_j, and A_i contains log_decay_t for all t <= i:
  *     dA_i = sum_j dS_ij - sum_n dS_ni         dlog_decay_t <- sum_{i>=t} dA_i
- *   The rows of dS add up to 0, sum_j P_ij (dP_ij - D_i) = D_i - D_i, but for rounding errors of
- *   out_i, which count the less if dA_i includes them: in dlog_decay_t those of keys j >= t cancel.
+ *   Rows of dS add up to 0 but for the rounding of out_i in D_i. With them in dA_i, dlog_decay_t is
+ *   a sum over the pairs j < t <= i alone, and the errors of all others cancel.
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
  * current tile is in memory.
  *
@@ -41,8 +41,9 @@
  * compute tiles. Accuracy of the CPU backend: l, o and dq are sums over blocks of 4096 keys, right
  * to 1e-6 for millions of keys. dk and dv are float32 sums over all queries, and on CUDA all sums
  * are over all positions: errors grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. The error
- * of A_i - A_j is relative to it, however large A_i is. Products exclude masked pairs; on CUDA their
- * weight is 0, so a NaN or infinite value of a later position reaches earlier ones of its tile. */
+ * of A_i - A_j is relative to it, however large A_i is. Products exclude masked pairs; on CUDA
+ * their weight is 0, so a NaN or infinite value of a later position reaches earlier ones of its
+ * tile. */
 #include "ops/attention/shared/arguments.h"
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"

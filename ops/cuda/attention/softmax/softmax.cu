@@ -116,7 +116,7 @@ template <typename T, bool BIASED> struct SoftmaxForward {
 };
 
 /* The sums A of the log decays as pairs of Reals, as on the CPU: a thread block per head, whose
- * threads have a run of positions each. A log decay above 0 makes its sum and all later ones NaN. */
+ * threads have a run of positions each. A log decay above 0 makes its sum and later ones NaN. */
 __global__ void sum_decays(Real *A, Real *A_rest, const Real *log_decay, const int32_t *key_lengths,
                            int64_t heads, int64_t N, int64_t H)
 {
