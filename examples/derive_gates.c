@@ -1,5 +1,5 @@
 /* Gates in linear attention, derived by hand and compared with finite differences, for one sequence
- * and one head: a decay e^(l_i) of the state, l_i <= 0, and the delta rule's rate beta_i. v~ = [v, 1].
+ * and one head: a decay e^(l_i) of the state, l_i <= 0, and the delta rule's beta_i; v~ = [v, 1].
  *
  *     attention:   S_i = e^(l_i) S_{i-1} + b_i v~_i^T   num~_i = S_i^T a_i   out_i = num_i / den_i
  *     delta rule:  S_i = e^(l_i) S_{i-1} + k_i u_i^T    u_i = beta_i (v_i - e^(l_i) S_{i-1}^T k_i)
@@ -108,13 +108,15 @@ static double delta_rule(const Inputs *x, Inputs *d)
             d->b[i][c] += decay * through_u[c];
         update(R, 1, x->b[i], minus_dv);              /* dL/d(e^(l_i) S_{i-1}) */
         update(R, decay, (double[D]){ 0 }, minus_dv); /* R <- e^(l_i) R */
-        /* S_i is linear in S_{i-1} and v_i together: <S_i, R_i> = dl_i + v_i.dv_i = q_i.dq_i + dl_{i+1} */
+        /* S_i is linear in S_{i-1} and v_i together: <S_i, R_i> = dl_i + v_i.dv_i, and as above
+         * = q_i.dq_i + dl_{i+1}. */
         d->l[i] = dl += dot(x->a[i], d->a[i], D) - dot(x->v[i], d->v[i], M);
     }
     return L;
 }
 
-/* Prints the difference of the gradients from (L(x + h) - L(x - h)) / 2h; returns whether it is small. */
+/* Prints the largest difference of a gradient from (L(x + h) - L(x - h)) / 2h; returns whether it
+ * is small. */
 static bool check(const char *name, double (*f)(const Inputs *, Inputs *), Inputs x)
 {
     const double h = 1e-5;
