@@ -221,7 +221,8 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Ten
                       Tensor *value, AttentionOptions options, const AttentionCache *cache)
 {
     const AttentionKind kind = attention->kind;
-    const SoftmaxAttentionOptions softmax = { options.key_lengths, options.mask };
+    const SoftmaxAttentionOptions softmax = { .key_lengths = options.key_lengths,
+                                              .mask = options.mask };
     if (options.mask && kind != ATTENTION_SOFTMAX && kind != ATTENTION_CAUSAL_SOFTMAX)
         tape_error(tape, "nn_attention: attention %d takes no mask; softmax attention does",
                    (int)kind);

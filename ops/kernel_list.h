@@ -206,9 +206,10 @@ KERNEL(linear_attention_backward,
  * attention */
 KERNEL(softmax_attention_forward,
        (Real *out, Real *log_sum, const AttentionInputs *attention, bool causal))
-/* d <- the gradients by query, key and value, as far as their data is not NULL */
+/* d <- the gradients by query, key and value, as far as their data is not NULL; dA [B, N, H] (Real)
+ * = the gradient by the sums A of the log decays, unless it is NULL */
 KERNEL(softmax_attention_backward,
-       (AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
+       (AttentionGradient d, Real *dA, const Real *dout, const Real *out, const Real *log_sum,
         const AttentionInputs *attention, bool causal))
 
 /* ------------------------------------------------------------------------------- attention: lsh */

@@ -281,6 +281,10 @@ Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
  * copy): x [..., 1, C] to [..., N, C]. Raises unless x's sizes, aligned at the last axis, are equal
  * to those of shape or 1. */
 Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
+/* out[b, n, g times + r] = x[b, n, g] for 0 <= r < times: x [B, N, G, D] to [B, N, G times, D] (a
+ * copy), so that a key or value head serves `times` query heads: grouped-query attention (Ainslie
+ * et al. 2023). Raises if times is below 1. */
+Tensor *op_repeat_heads(Tape *tape, Tensor *x, int64_t times);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
 /* out's axis i is x's axis axes[i], for the rank of x in axes (copies): op_transpose at most three
@@ -448,12 +452,15 @@ typedef struct SoftmaxAttentionOptions {
     Tensor *mask;        /* NULL: zeros; Real [N, K] or [B, H, N, K] for N queries and K keys; 1 in
                           * place of B or H: the same for all. -infinity excludes a key, whose row
                           * must still be finite. No gradient: raises if it requires one. */
+    Tensor *log_decay;   /* NULL: none; Real [B, N, H], each <= 0; causal attention only: the logits
+                          * of i and j gain l_{j+1} + ... + l_i, where masked positions add nothing.
+                          * -infinity: nothing before. On CUDA results are NaN where l_i > 0. */
 } SoftmaxAttentionOptions;
 
 /* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D + mask_ij) v_j  (Vaswani et al. 2017, equation 1),
- * with a causal mask; 0 if the mask excludes all keys of i. Computed in tiles with online softmax
- * (Dao et al. 2022, FlashAttention); saves out and one value per position and head, never the N x N
- * matrix. */
+ * with a causal mask; 0 if the mask excludes all keys of i. With log_decay this is the attention of
+ * the Forgetting Transformer (Lin et al. 2025). Computed in tiles with online softmax (Dao et al.
+ * 2022, FlashAttention); saves out and one value per position and head, never the N x N matrix. */
 Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                     SoftmaxAttentionOptions options);
 /* The same over all keys j, without a causal mask. query may have another number of positions than

@@ -217,6 +217,14 @@ static inline SoftmaxAttentionOptions additive_mask(Tape *tape, Tensor *query, T
     return (SoftmaxAttentionOptions){ .mask = tape_input(tape, values, shape_of_all) };
 }
 
+/* Adds the log decay -scale softplus(x). */
+static inline SoftmaxAttentionOptions decaying(Tape *tape, Tensor *x, double scale,
+                                               SoftmaxAttentionOptions options)
+{
+    options.log_decay = op_scale(tape, op_softplus(tape, x), -scale);
+    return options;
+}
+
 /* A target of n symbols, some of them twice in a row; the second of two sequences is shorter. */
 static inline Tensor *ctc_of_symbols(Tape *tape, Tensor *logits, int64_t n)
 {
@@ -482,6 +490,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(4, 7, 1, 16) })                                                                        \
     ROW(broadcast_rows, op_broadcast_to(tape, x[0], shape(ROWS, WIDTH)), PASSES(1, 2),             \
         { S(WIDTH) }, { S(1, 1) })                                                                 \
+    ROW(repeat_heads, op_repeat_heads(tape, x[0], 3), UNMEASURED, { S(2, 3, 2, 5) },               \
+        { S(2, 33, 4, 16) })                                                                       \
     ROW(concat, op_concat(tape, x, 2, -1), PASSES(4, 8), { S(ROWS, WIDTH), S(ROWS, WIDTH) },       \
         { S(2, 3, 4), S(2, 3, 5) }, { S(3), S(2) }, { S(5, 7, 11), S(5, 7, 6) })                   \
     ROW(concat_first, op_concat(tape, x, 2, 0), UNMEASURED, { S(2, 3, 4), S(1, 3, 4) },            \
@@ -599,6 +609,27 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         op_causal_softmax_attention(tape, x[0], NULL, NULL,                                        \
                                     additive_mask(tape, x[0], NULL, false, true)),                 \
         UNMEASURED, { S(2, 5, 6, 3) }, { S(2, 67, 6, 16) })                                        \
+    ROW(decaying_softmax_attention,                                                                \
+        op_causal_softmax_attention(tape, x[0], x[1], x[2],                                        \
+                                    decaying(tape, x[3], 0.5, NO_OPTIONS)),                        \
+        FLOPS(2.0 * POSITIONS, 7.0 * POSITIONS), { MEASURED_QKV, P(SEQUENCES, POSITIONS, HEADS) }, \
+        { QKV(2, 5, 2, 3, 5), P(2, 5, 2) }, { QKV(1, 71, 1, 1, 1), P(1, 71, 1) },                  \
+        { QKV(1, 130, 2, 32, 32), P(1, 130, 2) }, { QKV(1, 270, 1, 8, 5), P(1, 270, 1) })          \
+    ROW(strong_decay_of_softmax,                                                                   \
+        op_causal_softmax_attention(tape, x[0], x[1], x[2],                                        \
+                                    decaying(tape, x[3], 30, NO_OPTIONS)),                         \
+        UNMEASURED, { QKV(1, 3, 1, 2, 2), P(1, 3, 1) }, { QKV(2, 130, 1, 8, 5), P(2, 130, 1) })    \
+    ROW(decaying_key_lengths,                                                                      \
+        op_causal_softmax_attention(                                                               \
+            tape, x[0], x[1], x[2],                                                                \
+            decaying(tape, x[3], 0.1,                                                              \
+                     (SoftmaxAttentionOptions){ .key_lengths = lengths_of(tape, x[1]) })),         \
+        UNMEASURED, { QKV(2, 5, 1, 3, 2), P(2, 5, 1) }, { QKV(2, 150, 2, 16, 24), P(2, 150, 2) })  \
+    ROW(packed_decaying_mask,                                                                      \
+        op_causal_softmax_attention(                                                               \
+            tape, x[0], NULL, NULL,                                                                \
+            decaying(tape, x[1], 0.1, additive_mask(tape, x[0], NULL, false, true))),              \
+        UNMEASURED, { S(2, 5, 6, 3), P(2, 5, 2) }, { S(2, 67, 6, 16), P(2, 67, 2) })               \
     ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                                           \
         { S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16) })                                     \

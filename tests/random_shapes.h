@@ -56,6 +56,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(permute, { S(B_, N_, M_, H_) }) ROW(select, { S(B_, N_ + 1, M_) })                         \
     ROW(one_hot, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_) })                                 \
     ROW(broadcast_to, { S(ONE_OR(4, B_), ONE_OR(7, N_), ONE_OR(5, H_), ONE_OR(16, M_)) })          \
+    ROW(repeat_heads, { S(B_, N_, H_, M_) })                                                       \
     ROW(concat, { S(B_, N_, M_), S(B_, N_, K_) })                                                  \
     ROW(concat_middle, { S(B_, N_, M_), S(B_, K_, M_) })                                           \
     ROW(stack, { S(B_, N_, M_), S(B_, N_, M_) })                                                   \
@@ -78,6 +79,10 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(additive_mask, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })                \
     ROW(causal_additive_mask, { QKV(B_, N_, H_, M_, K_) })                                         \
     ROW(packed_additive_mask, { S(B_, N_, 3 * H_, M_) })                                           \
+    ROW(decaying_softmax_attention, { QKV(B_, N_, H_, M_, K_), P(B_, N_, H_) })                    \
+    ROW(strong_decay_of_softmax, { QKV(B_, N_, H_, M_, K_), P(B_, N_, H_) })                       \
+    ROW(decaying_key_lengths, { QKV(2, N_, H_, M_, K_), P(2, N_, H_) })                            \
+    ROW(packed_decaying_mask, { S(B_, N_, 3 * H_, M_), P(B_, N_, H_) })                            \
     ROW(causal_linear_attention, { QKV(B_, N_, H_, M_, K_) })                                      \
     ROW(packed_causal_linear_attention, { S(B_, N_, 3 * H_, M_) })                                 \
     ROW(recurrent, { STATES(B_) }) ROW(chunked, { STATES(B_) })                                    \

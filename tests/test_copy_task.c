@@ -338,6 +338,7 @@ TEST(output_that_cannot_be_written_is_an_error)
                                             "first_program tape",
                                             "derive_attention",
                                             "derive_ctc",
+                                            "derive_gates",
                                             "derive_lstm",
                                             "own_operation",
                                             "convolution 1",
@@ -469,6 +470,13 @@ TEST(derive_lstm_agrees_with_itself)
 {
     assert_runs("derive_lstm");
     assert_says("dW_hh sum of differences");
+}
+
+TEST(derive_gates_agrees_with_finite_differences)
+{
+    assert_runs("derive_gates");
+    assert_says("attention    largest difference from finite differences");
+    assert_says("delta rule   largest difference from finite differences");
 }
 
 TEST(derive_attention_agrees_with_itself)

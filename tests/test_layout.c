@@ -386,6 +386,37 @@ TEST(reshape_shares_storage)
     tape_free(tape);
 }
 
+/* Head g serves query heads g R to g R + R - 1, and gets the sum of their gradients. */
+TEST(repeated_heads_serve_groups_of_query_heads)
+{
+    enum { B = 2, N = 5, G = 3, R = 4, D = 7 };
+    begin();
+    Tensor *x = tape_variable(tape, test_normal(1, B * N * G * D), shape(B, N, G, D));
+    Tensor *out = op_repeat_heads(tape, x, R);
+    ck_assert(shape_equal(out->shape, shape(B, N, G * R, D)));
+    const Real *heads = test_values(x), *repeated = test_values(out);
+    for (int i = 0; i < B * N * G * R; i++)
+        ck_assert_mem_eq(repeated + i * D, heads + i / R * D, D * sizeof *heads);
+    const Real *g = test_normal(2, B * N * G * R * D);
+    tape_backward_from(tape, out, tape_input(tape, g, out->shape));
+    Real *expected = test_zeros(B * N * G * D);
+    for (int i = 0; i < B * N * G * R * D; i++)
+        expected[i / (R * D) * D + i % D] += g[i];
+    assert_close(test_values(tensor_gradient(x)), expected, B * N * G * D, VECTOR_TOLERANCE);
+    tape_free(tape);
+}
+
+TEST(misuse_of_repeat_heads_raises)
+{
+    begin();
+    assert_raises("op_repeat_heads: x is NULL", op_repeat_heads(tape, NULL, 2));
+    assert_raises("op_repeat_heads: x is [2,3], expected four axes, [B, N, G, D]",
+                  op_repeat_heads(tape, normal_input(shape(2, 3)), 2));
+    assert_raises("op_repeat_heads: times is 0, expected 1 or more",
+                  op_repeat_heads(tape, normal_input(shape(1, 2, 1, 2)), 0));
+    tape_free(tape);
+}
+
 TEST(misuse_of_reshape_raises)
 {
     begin();

@@ -23,8 +23,19 @@ static Tensor *lengths_of(Tape *tape, Tensor **in)
     return op_softmax_attention(tape, in[0], in[1], in[2], with_lengths(in[3]));
 }
 
+static SoftmaxAttentionOptions with_decay(Tensor *log_decay)
+{
+    return (SoftmaxAttentionOptions){ .log_decay = log_decay };
+}
+
+static Tensor *decay_of(Tape *tape, Tensor **in)
+{
+    return op_causal_softmax_attention(tape, in[0], in[1], in[2], with_decay(in[3]));
+}
+
 TEST(reference_vectors)
 {
+    check_vectors("decaying_softmax_attention", "q k v log_decay", decay_of);
     check_vectors("causal_softmax_attention_", "q k v", causal_of);
     check_vectors("softmax_attention_key_lengths", "q k v #key_len", lengths_of);
 }
@@ -34,6 +45,14 @@ static Tensor *softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor 
 {
     return (causal ? op_causal_softmax_attention : op_softmax_attention)(tape, query, key, value,
                                                                          options);
+}
+
+static bool row_has_nan(const Real *out, int64_t row, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (isnan(out[row * count + i]))
+            return true;
+    return false;
 }
 
 /* ------------------------------------------------------------------------------- plain kernels */
@@ -252,6 +271,169 @@ TEST(misuse_of_masks_raises)
     tape_free(tape);
 }
 
+/* ---------------------------------------------------------------------------------------- decay */
+/* The outcome with a log decay [B, N, H], or with a mask: exactly one is given. */
+typedef struct Decay {
+    const int32_t *lengths;
+    const Real *log_decay, *mask; /* mask: [1, H, N, N] */
+} Decay;
+
+static Tensor *decaying(Tape *tape, Tensor *const *in, void *context)
+{
+    const Decay *d = context;
+    const int64_t *size = in[0]->shape.size, B = size[0], N = size[1], H = size[2];
+    SoftmaxAttentionOptions options = { 0 };
+    if (d->lengths)
+        options.key_lengths = tape_input_i32(tape, d->lengths, shape(B));
+    if (d->log_decay)
+        options.log_decay = tape_input(tape, d->log_decay, shape(B, N, H));
+    if (d->mask)
+        options.mask = tape_input(tape, d->mask, shape(1, H, N, N));
+    return op_causal_softmax_attention(tape, in[0], in[1], in[2], options);
+}
+
+static Outcome decayed(const char *device, const Case *c, Decay d)
+{
+    const Arrays x = arrays_for(c);
+    const CheckInput inputs[] = { { shape(c->B, c->N, c->H, c->D), x.query },
+                                  { shape(c->B, c->N, c->H, c->D), x.key },
+                                  { shape(c->B, c->N, c->H, c->M), x.value } };
+    return test_outcome(device, 0, decaying, &d, inputs, 3);
+}
+
+/* -scale times a number in [0, 1) per position and head, multiples of 1 / 1024 */
+static Real *log_decays(int64_t count, double scale)
+{
+    Real *log_decay = test_zeros(count);
+    Random random = random_new(11, 3);
+    random_uniform(&random, log_decay, count);
+    for (int64_t i = 0; i < count; i++)
+        log_decay[i] = (Real)(-floor((double)log_decay[i] * 1024) / 1024 * scale);
+    return log_decay;
+}
+
+TEST(a_log_decay_of_0_changes_nothing)
+{
+    const int32_t lengths[] = { 3, 70 };
+    const Case c = { 2, 130, 130, 2, 6, 10, .factor = 1 };
+    for (int padded = 0; padded < 2; padded++) {
+        const Outcome without = decayed(NULL, &c, (Decay){ padded ? lengths : NULL, NULL, NULL });
+        const Outcome with =
+            decayed(NULL, &c, (Decay){ padded ? lengths : NULL, test_zeros(2 * 130 * 2), NULL });
+        assert_outcomes_near("log decays of 0", &with, &without, 1e-7);
+    }
+}
+
+/* The mask holds the sums of the log decays between key and query. */
+TEST(a_decay_equals_a_mask_of_its_sums)
+{
+    enum { N = 150, H = 2 };
+    const Case c = { 1, N, N, H, 6, 10, .factor = 1 };
+    const Real *log_decay = log_decays(N * H, 0.25);
+    Real *mask = test_zeros(H * N * N);
+    for (int h = 0; h < H; h++)
+        for (int i = 0; i < N; i++) {
+            double sum = 0;
+            for (int j = i; j >= 0; sum += (double)log_decay[j-- * H + h])
+                mask[(h * N + i) * N + j] = (Real)sum;
+        }
+    const Outcome y = decayed(NULL, &c, (Decay){ NULL, log_decay, NULL });
+    const Outcome expected = decayed(NULL, &c, (Decay){ NULL, NULL, mask });
+    assert_outcomes_near("a decay", &y, &expected, VECTOR_TOLERANCE);
+}
+
+/* The log decays of the first position, and one far before the keys that matter, add up to 10^5 and
+ * more: results equal those where they are small. */
+TEST(large_sums_of_log_decays_stay_exact)
+{
+    enum { N = 300, H = 2 };
+    const Case c = { 1, N, N, H, 6, 10, .factor = 1 };
+    Real *log_decay = log_decays(N * H, 0.25), *large = test_zeros(N * H);
+    for (int h = 0; h < H; h++)
+        log_decay[20 * H + h] = -1000; /* positions from here on do not attend to earlier ones */
+    memcpy(large, log_decay, N * H * sizeof *large);
+    for (int i = 0; i < 21 * H; i++)
+        large[i] = i < H ? -123456 : i < 20 * H ? large[i] : -9999;
+    const Outcome y = decayed(NULL, &c, (Decay){ NULL, large, NULL });
+    const Outcome expected = decayed(NULL, &c, (Decay){ NULL, log_decay, NULL });
+    assert_outcomes_near("large sums", &y, &expected, 1e-7);
+    const Outcome plain = decayed("plain", &c, (Decay){ NULL, large, NULL });
+    assert_outcomes_near("large sums", &y, &plain, VECTOR_TOLERANCE);
+}
+
+/* Every position decays by 300, or alternately by 300 and 2^-9: few keys have a weight above 0. */
+TEST(sums_of_log_decays_over_long_sequences_stay_exact)
+{
+    const int64_t N = device_is_cuda(test_device()) ? 400 : 3000;
+    const Case c = { 1, N, N, 1, 4, 4, .factor = 1 };
+    for (int64_t period = 1; period <= 50; period += 7) {
+        Real *log_decay = test_zeros(N);
+        for (int64_t i = 0; i < N; i++)
+            log_decay[i] = i % period ? -(Real)0x1p-9 : -300;
+        const Outcome y = decayed(NULL, &c, (Decay){ NULL, log_decay, NULL });
+        const Outcome plain = decayed("plain", &c, (Decay){ NULL, log_decay, NULL });
+        assert_outcomes_near("long sequences", &y, &plain, VECTOR_TOLERANCE);
+    }
+}
+
+/* A log decay of -infinity begins a sequence: nothing before it is attended to. */
+TEST(a_log_decay_of_minus_infinity_begins_a_sequence)
+{
+    enum { N = 140, CUT = 70, H = 1, D = 4 };
+    const Case c = { 1, N, N, H, D, D, .factor = 1 };
+    Real *log_decay = log_decays(N * H, 0.25), *mask = test_zeros(N * N);
+    log_decay[CUT] = -(Real)INFINITY;
+    for (int i = 0; i < N; i++) {
+        double sum = 0;
+        for (int j = i; j >= 0; sum += (double)log_decay[j--])
+            mask[i * N + j] = (Real)sum;
+    }
+    for (int of_plain = 0; of_plain < 2; of_plain++) {
+        const char *device = of_plain ? "plain" : NULL;
+        const Outcome y = decayed(device, &c, (Decay){ NULL, log_decay, NULL });
+        const Outcome expected = decayed(device, &c, (Decay){ NULL, NULL, mask });
+        assert_outcomes_near("-infinity", &y, &expected, VECTOR_TOLERANCE);
+    }
+}
+
+TEST(misuse_of_log_decays_raises)
+{
+    Tape *tape = tape_new(test_device());
+    Real *values = test_zeros(2 * 4 * 3 * 2);
+    Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
+    Tensor *packed = tape_input(tape, values, shape(2, 2, 6, 2));
+    assert_raises("op_softmax_attention: log_decay is given, expected NULL without a causal mask; "
+                  "op_causal_softmax_attention has a decay",
+                  op_softmax_attention(tape, query, query, query,
+                                       with_decay(tape_input(tape, values, shape(2, 4, 3)))));
+    assert_raises(
+        "op_causal_softmax_attention: log_decay is [2,3,4], expected [2,4,3]: one per "
+        "position and head",
+        op_causal_softmax_attention(tape, query, query, query,
+                                    with_decay(tape_input(tape, values, shape(2, 3, 4)))));
+    assert_raises(
+        "op_causal_softmax_attention: log_decay is [2,2,6], expected [2,2,2]: one per "
+        "position and head",
+        op_causal_softmax_attention(tape, packed, NULL, NULL,
+                                    with_decay(tape_input(tape, values, shape(2, 2, 6)))));
+    assert_raises("op_causal_softmax_attention: log_decay has dtype int32, expected Real",
+                  op_causal_softmax_attention(
+                      tape, query, query, query,
+                      with_decay(tape_input_i32(tape, (int32_t *)values, shape(2, 4, 3)))));
+    values[17] = (Real)0.5;
+    Tensor *growing = tape_input(tape, values, shape(2, 4, 3));
+    if (!device_is_cuda(test_device()))
+        assert_raises("op_causal_softmax_attention: log_decay[17] is 0.5, expected 0 or less",
+                      op_causal_softmax_attention(tape, query, query, query, with_decay(growing)));
+    else /* position 1 of sequence 1, head 2: NaN from there on */
+        for (int row = 0; row < 24; row++)
+            ck_assert_int_eq(row_has_nan(test_values(op_causal_softmax_attention(
+                                             tape, query, query, query, with_decay(growing))),
+                                         row, 2),
+                             row >= 17 && row % 3 == 2);
+    tape_free(tape);
+}
+
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands: the exponentials neither overflow nor all underflow. A score of
  * magnitude S has an error of S eps, and so has the exponent of a probability. */
@@ -274,14 +456,6 @@ TEST(rising_and_falling_scores)
             x.query[i] = 1 + (Real)(i % 5);
         check_arrays(&c, &x, 20 * VECTOR_TOLERANCE);
     }
-}
-
-static bool row_has_nan(const Real *out, int64_t row, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        if (isnan(out[row * count + i]))
-            return true;
-    return false;
 }
 
 /* A NaN of a query appears in its row, a NaN of a key in all rows that attend to it. */

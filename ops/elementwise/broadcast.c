@@ -146,3 +146,18 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape)
                               .outputs = { out } });
     return out;
 }
+
+Tensor *op_repeat_heads(Tape *tape, Tensor *x, int64_t times)
+{
+    tape_use(tape, "op_repeat_heads: x", x);
+    const int64_t *size = x->shape.size;
+    if (x->shape.rank != 4)
+        tape_error(tape, "op_repeat_heads: x %s, expected four axes, [B, N, G, D]",
+                   tensor_text(x).text);
+    if (times < 1)
+        tape_error(tape, "op_repeat_heads: times is %lld, expected 1 or more", (long long)times);
+    const int64_t rows = size[0] * size[1] * size[2], D = size[3];
+    Tensor *out = op_reshape(tape, x, shape(rows, 1, D));
+    out = op_broadcast_to(tape, out, shape(rows, times, D));
+    return op_reshape(tape, out, shape(size[0], size[1], size[2] * times, D));
+}

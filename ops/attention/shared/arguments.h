@@ -20,6 +20,7 @@ typedef struct AttentionInputs {
     const int32_t *key_lengths; /* [B], or NULL: every sequence has all keys */
     const int32_t *offsets;     /* [B + 1], or NULL */
     const Real *mask;           /* of softmax attention, or NULL: attention_mask_at */
+    const Real *log_decay;      /* of softmax attention, [B, N, H], or NULL: all 0 */
     int64_t query_stride, key_stride, value_stride;
     int64_t mask_sequence_stride, mask_head_stride; /* 0: the same mask for all of them */
     int64_t B, N, keys, H, D, M;

@@ -5,6 +5,11 @@
  *
  *   s_ij = q_i.k_j / sqrt D + mask_ij      P_ij = e^s_ij / sum_j e^s_ij      out_i = sum_j P_ij v_j
  *
+ * Under the causal mask there may be a decay (Lin et al. 2025, Forgetting Transformer): s_ij gains
+ *   log_decay_{j+1} + ... + log_decay_i = A_i - A_j,      A_i = log_decay_1 + ... + log_decay_i
+ * Softmax does not change if all s_ij of a row gain one number, so masked positions, from
+ * key_length on, add nothing to A_i.
+ *
  * Forward: online softmax. A row of s is computed one tile of keys at a time. For the keys so far
  * the row holds the maximum m, the sum l = sum_j e^(s_ij - m), and o = sum_j e^(s_ij - m) v_j. No
  * exponential exceeds 1, so nothing overflows. A tile with a larger maximum m' first rescales them,
@@ -25,26 +30,39 @@
  *     D_i = sum_j P_ij (g_i.v_j) = g_i.(sum_j P_ij v_j) = g_i.out_i
  *   s_ij is linear in q_i and in k_j:
  *     dq_i <- sum_j dS_ij k_j / sqrt D         dk_j <- sum_i dS_ij q_i / sqrt D
+ *   With a decay s_ij also contains A_i and -A_j, and A_i contains log_decay_t for all t <= i:
+ *     dA_i = sum_j dS_ij - sum_n dS_ni         dlog_decay_t <- sum_{i>=t} dA_i
+ *   Rows of dS add up to 0 but for the rounding of out_i in D_i. With them in dA_i, dlog_decay_t is
+ *   a sum over the pairs j < t <= i alone, and the errors of all others cancel.
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
  * current tile is in memory.
  *
  * The plain kernels hold one row of s in memory, so they need no online softmax; the backends'
  * compute tiles. Accuracy of the CPU backend: l, o and dq are sums over blocks of 4096 keys, right
  * to 1e-6 for millions of keys. dk and dv are float32 sums over all queries, and on CUDA all sums
- * are over all positions: errors grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. Products
- * exclude masked pairs; on CUDA their weight is 0, so a NaN or infinite value of a later position
- * reaches earlier ones of its tile. */
+ * are over all positions: errors grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. The error
+ * of A_i - A_j is relative to it, however large A_i is. Products exclude masked pairs; on CUDA
+ * their weight is 0, so a NaN or infinite value of a later position reaches earlier ones of its
+ * tile. */
 #include "ops/attention/shared/arguments.h"
 #include "ops/kernels.h"
+#include "ops/shared/axis.h"
 #include "ops/shared/internal.h"
 
-/* s_ij of head h of sequence b */
-static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_t i, int64_t j)
+/* s_ij of head h of sequence b; decay: A_i - A_j */
+static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_t i, int64_t j,
+                          double decay)
 {
     const Real *q = a->query + attention_query_at(a, b, h, i);
     const Real *k = a->key + attention_key_at(a, b, h, j);
-    const Real s = (Real)(attention_dot(q, k, a->D) / sqrt((double)a->D));
+    const Real s = (Real)(attention_dot(q, k, a->D) / sqrt((double)a->D) + decay);
     return a->mask ? s + a->mask[attention_mask_at(a, b, h, i) + j] : s;
+}
+
+/* A_j - A_{j-1} */
+static Real log_decay_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t j)
+{
+    return a->log_decay ? a->log_decay[attention_row_at(a, b, h, j)] : 0;
 }
 
 /* Query i attends to the keys j < visible_end. */
@@ -64,10 +82,11 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
         for (int64_t i = 0; i < a->N; i++) {
             const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
             Real m = attention_lowest(a);
-            double l = 0;
-            for (int64_t j = 0; j < end; j++) {
-                s[j] = softmax_score(a, b, h, i, j);
+            double l = 0, decay = 0;
+            for (int64_t j = end - 1; j >= 0; j--) {
+                s[j] = softmax_score(a, b, h, i, j, decay);
                 m = s[j] > m ? s[j] : m;
+                decay += log_decay_at(a, b, h, j);
             }
             for (int64_t j = 0; j < end; j++)
                 l += (s[j] = real_exp(s[j] - m));
@@ -83,35 +102,45 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
     device_workspace_free(rows);
 }
 
-void softmax_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
-                                      const Real *log_sum, const AttentionInputs *a, bool causal)
+void softmax_attention_backward_plain(AttentionGradient d, Real *dA_out, const Real *dout,
+                                      const Real *out, const Real *log_sum,
+                                      const AttentionInputs *a, bool causal)
 {
-    const int64_t N = a->N, keys = a->keys, D = a->D, M = a->M, size = (N + keys) * D + keys * M;
+    const int64_t N = a->N, keys = a->keys, D = a->D, M = a->M;
+    const int64_t size = (N + keys) * D + keys * M + N;
     double *sums = attention_workspace(a->B * a->H * size);
     EACH_ROW(head, a->B * a->H, 2 * N * keys * (D + M)) {
         const int64_t b = head / a->H, h = head % a->H;
-        double *dq = sums + head * size, *dk = dq + N * D, *dv = dk + keys * D;
+        double *dq = sums + head * size, *dk = dq + N * D, *dv = dk + keys * D, *dA = dv + keys * M;
         memset(dq, 0, (size_t)size * sizeof *dq);
         for (int64_t i = 0; i < N; i++) {
             const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
             const Real *q = a->query + attention_query_at(a, b, h, i), *g = dout + row * M;
             const double D_i = attention_dot(g, out + row * M, M);
-            for (int64_t j = 0; j < end; j++) {
+            double decay = 0;
+            for (int64_t j = end - 1; j >= 0; j--) {
                 const Real *k = a->key + attention_key_at(a, b, h, j);
                 const double dP = attention_dot(g, a->value + attention_value_at(a, b, h, j), M);
-                const Real P = real_exp(softmax_score(a, b, h, i, j) - log_sum[row]);
+                const Real P = real_exp(softmax_score(a, b, h, i, j, decay) - log_sum[row]);
                 const Real dS = (Real)(P * (dP - D_i) / sqrt((double)D)); /* dS_ij / sqrt D */
+                decay += log_decay_at(a, b, h, j);
                 for (int64_t c = 0; c < D; c++)
                     dq[i * D + c] += dS * k[c];
                 for (int64_t c = 0; c < D; c++)
                     dk[j * D + c] += dS * q[c];
                 for (int64_t c = 0; c < M; c++)
                     dv[j * M + c] += P * g[c];
+                if (dA_out) {
+                    dA[i] += P * (dP - D_i);
+                    dA[j] -= P * (dP - D_i);
+                }
             }
         }
         attention_contribute(d.query, attention_query_at(a, b, h, 0), a->query_stride, dq, N, D);
         attention_contribute(d.key, attention_key_at(a, b, h, 0), a->key_stride, dk, keys, D);
         attention_contribute(d.value, attention_value_at(a, b, h, 0), a->value_stride, dv, keys, M);
+        for (int64_t i = 0; dA_out && i < N; i++)
+            dA_out[attention_row_at(a, b, h, i)] = (Real)dA[i];
     }
     attention_workspace_free(sums);
 }
@@ -124,12 +153,20 @@ typedef struct SoftmaxAttributes {
 
 static void softmax_attention_backward(Node *node)
 {
-    Tensor *out = node->outputs[0], *log_sum = node->saved[0];
+    Tensor *out = node->outputs[0], *log_sum = node->saved[0], *log_decay = node->inputs[4];
     const SoftmaxAttributes *a = node->attributes;
+    const AttentionInputs *x = &a->x;
     const Real *dout = tape_upstream(node, 0);
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
-    kernels_of(out)->softmax_attention_backward(d, dout, out->data, log_sum->data, &a->x,
-                                                a->causal);
+    const bool decays = log_decay && log_decay->requires_grad;
+    Tensor *dA = decays ? tape_tensor(node->tape, log_decay->shape) : NULL;
+    kernels_of(out)->softmax_attention_backward(d, dA ? dA->data : NULL, dout, out->data,
+                                                log_sum->data, x, a->causal);
+    if (!dA)
+        return;
+    kernels_of(dA)->cumulative_sum(tape_contribution(node, log_decay), dA->data, true,
+                                   (AxisView){ 1, x->B, x->N, x->H });
+    tape_scratch_free(node->tape, dA);
 }
 
 static void use_mask(Tape *tape, const char *label, Tensor *mask, AttentionInputs *a)
@@ -150,6 +187,19 @@ static void use_mask(Tape *tape, const char *label, Tensor *mask, AttentionInput
     a->mask_head_stride = H > 1 ? a->N * a->keys : 0;
 }
 
+static void use_log_decay(Tape *tape, const char *label, Tensor *log_decay, bool causal,
+                          AttentionInputs *a)
+{
+    if (!causal)
+        tape_error(
+            tape,
+            "%s is given, expected NULL without a causal mask; op_causal_softmax_attention has "
+            "a decay",
+            label);
+    attention_check_log_decay(tape, label, log_decay, shape(a->B, a->N, a->H));
+    a->log_decay = log_decay->data;
+}
+
 static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
                                  Tensor *value, SoftmaxAttentionOptions options, bool causal)
 {
@@ -160,12 +210,14 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     const AttentionInputs *a = &all.x;
     if (options.mask)
         use_mask(tape, labels.mask, options.mask, &all.x);
+    if (options.log_decay)
+        use_log_decay(tape, labels.log_decay, options.log_decay, causal, &all.x);
     Tensor *out = tape_tensor_of(tape, query->type, shape(a->B, a->N, a->H, a->M));
     Tensor *log_sum = tape_tensor(tape, shape(a->B, a->N, a->H));
     kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
-                              .inputs = { query, key, value, key_lengths },
+                              .inputs = { query, key, value, key_lengths, options.log_decay },
                               .outputs = { out },
                               .saved = { log_sum },
                               .attributes = tape_save(tape, &all, sizeof all) });

@@ -31,6 +31,7 @@ typedef struct QueryTile {
     Real *P;                        /* [keys, columns]: the score tile s, then e^(s - m) or P */
     Real *m, *l, *factor;           /* [columns]: of online softmax; factor: its buffer */
     Real *out;                      /* [columns, M]: o */
+    Real *A, *A_rest;               /* A_i = A[i] + A_rest[i] of all positions; set with a decay */
     /* The backward pass: */
     Real *L, *D_i;                /* [columns]: L_i and D_i, in the memory of m and l */
     Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g; dout in the memory of out */
@@ -47,6 +48,7 @@ typedef struct KeyTile {
     const Real *key, *value;      /* [rows, D], [rows, M] */
     const Real *weight;           /* [keys, columns], see online_softmax; or NULL */
     Real *dquery, *dkey, *dvalue; /* sums of [queries, D], [rows, D], [rows, M]; or NULL */
+    Real *dA;                     /* of all positions, or NULL */
 } KeyTile;
 
 /* Assigns the buffers of tiles of at most this size in scratch memory, or NULL. */
@@ -223,6 +225,39 @@ __attribute__((noinline)) static void add_mask(QueryTile *t, const KeyTile *k)
             t->P[j * columns + i] += mask[i * a->keys + j];
 }
 
+/* s_ij += A_i - A_j. The differences of A[i] and A[j] are exact or have a small relative error. */
+__attribute__((noinline)) static void add_decay(QueryTile *t, const KeyTile *k)
+{
+    const Real *A = t->A + t->first + k->skip, *A_rest = t->A_rest + t->first + k->skip;
+    for (int64_t j = 0; j < k->keys; j++) {
+        const Real A_j = t->A[k->start + j], A_j_rest = t->A_rest[k->start + j];
+        Real *restrict s = t->P + j * k->columns;
+        for (int64_t i = 0; i < k->queries; i++)
+            s[i] += A[i] - A_j + (A_rest[i] - A_j_rest);
+    }
+}
+
+/* dA_i += dS_ij, dA_j -= dS_ij. Zeroes dS of masked pairs, which may be NaN. */
+__attribute__((noinline)) WHOLE_VECTORS static void add_decay_gradients(QueryTile *t,
+                                                                        const KeyTile *k)
+{
+    Real *restrict rows = t->factor;
+    memset(rows, 0, (size_t)k->columns * sizeof *rows);
+    for (int64_t j = 0; j < k->keys; j++) {
+        Real *dS = t->dS + j * k->columns;
+        Vector sum = { 0 };
+        for (int64_t i = 0; k->diagonal && i < minimum(j, k->columns); i++)
+            dS[i] = 0;
+        for (int64_t i = 0; i < k->columns; i += LANES) {
+            *at_vector(rows + i) += vector(dS + i);
+            sum += vector(dS + i);
+        }
+        k->dA[k->start + j] -= vector_sum(sum);
+    }
+    for (int64_t i = 0; i < k->queries; i++)
+        k->dA[t->first + k->skip + i] += rows[i];
+}
+
 /* P [keys, columns] = the score tile s */
 ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
 {
@@ -230,6 +265,8 @@ ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
                 t->head.a->D, k->columns);
     if (t->head.a->mask)
         add_mask(t, k);
+    if (t->head.a->log_decay)
+        add_decay(t, k);
     for (int64_t j = 0; k->diagonal && j < k->keys; j++)
         for (int64_t i = 0; i < minimum(j, k->columns); i++)
             t->P[j * k->columns + i] = -INFINITY;
@@ -284,6 +321,8 @@ __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted,
     for (int64_t j = 0; j < k->keys; j++)
         score_gradients(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
+    if (k->dA)
+        add_decay_gradients(t, k);
     if (k->dquery)
         add_queries(k, k->dquery, t->dS, k->key, t->D);
     if (k->dkey) {

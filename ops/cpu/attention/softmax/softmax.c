@@ -41,6 +41,7 @@ typedef struct SoftmaxUnit {
     } previous;                /* of the tile's queries: m, l, o over the previous blocks */
     Real *dquery, *dquery_sum; /* [SOFTMAX_QUERIES, D]: of a block, and of all blocks so far */
     Real *dkey, *dvalue;       /* [keys, D], [keys, M]: sums of the unit */
+    Real *dA;                  /* [keys]: likewise, with a decay */
 } SoftmaxUnit;
 
 /* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
@@ -51,6 +52,11 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     allocate_tile(&u->tile, p->a, SOFTMAX_QUERIES, SOFTMAX_KEYS, scratch, &used, backward);
     u->key = allocate(scratch, &used, p->keys * u->tile.D);
     u->value = allocate(scratch, &used, p->keys * u->tile.M);
+    if (p->a->log_decay) {
+        u->tile.A = allocate(scratch, &used, p->keys);
+        u->tile.A_rest = allocate(scratch, &used, p->keys);
+        u->dA = allocate(scratch, &used, backward ? p->keys : 0);
+    }
     if (!backward) {
         u->previous.m = allocate(scratch, &used, SOFTMAX_QUERIES);
         u->previous.l = allocate(scratch, &used, SOFTMAX_QUERIES);
@@ -87,6 +93,21 @@ static int softmax_threads(const AttentionInputs *a)
 
 /* ---------------------------------------------------------------------------------------- tiles */
 
+/* The sums of the head's log decays: A_i = A[i] + A_rest[i] has twice the digits of A[i]. Scores do
+ * not differ by 10^4, so there a decay is as good as -infinity, and A_i - A_j stays a number. */
+static void sum_decays(QueryTile *t)
+{
+    const AttentionHead *head = &t->head;
+    const double lowest = -1e4;
+    double A = 0;
+    for (int64_t i = 0; i < head->a->N; i++) {
+        const double l = i < head->positions ? head->a->log_decay[row_of(head, i)] : 0;
+        A += l < lowest ? lowest : l;
+        t->A[i] = (Real)A;
+        t->A_rest[i] = (Real)(A - t->A[i]);
+    }
+}
+
 /* A unit with its keys and values. */
 static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bool backward)
 {
@@ -94,6 +115,8 @@ static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bo
     const int64_t workspace = p->segments > 1 ? unit : omp_get_thread_num();
     allocate_unit(&u, p, scratch + workspace * p->size, backward);
     load_keys(u.key, u.value, &u.tile.head, 0, u.tile.head.positions);
+    if (p->a->log_decay)
+        sum_decays(&u.tile);
     return u;
 }
 
@@ -220,6 +243,7 @@ static void softmax_backward_tile(SoftmaxUnit *u)
             k.dquery = u->dquery + k.skip * t->D;
             k.dkey = u->dkey + k.start * t->D;
             k.dvalue = u->dvalue + k.start * t->M;
+            k.dA = u->dA;
             backward_tile(false, t, &k);
         }
         add_sums(u->dquery_sum, u->dquery, size);
@@ -234,6 +258,8 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
     const SoftmaxPlan *p = u->p;
     memset(u->dkey, 0, (size_t)(p->keys * t->D) * sizeof(Real));
     memset(u->dvalue, 0, (size_t)(p->keys * t->M) * sizeof(Real));
+    if (u->dA)
+        memset(u->dA, 0, (size_t)p->keys * sizeof(Real));
     for (; first < p->a->N; first += p->segments * SOFTMAX_QUERIES) {
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, log_sum);
@@ -243,8 +269,9 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
     }
 }
 
-/* dk and dv of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPlan *p, int64_t index)
+/* dk, dv and dA of a head: adds the sums of its units in a fixed order. */
+static void contribute_keys(AttentionGradient d, Real *dA, Real *scratch, const SoftmaxPlan *p,
+                            int64_t index)
 {
     const AttentionInputs *a = p->a;
     const AttentionHead head = head_at(p->type, a, index);
@@ -254,14 +281,17 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPla
         allocate_unit(&other, p, scratch + s * p->size, true);
         add_sums(u.dkey, other.dkey, p->keys * u.tile.D);
         add_sums(u.dvalue, other.dvalue, p->keys * u.tile.M);
+        add_sums(u.dA, other.dA, u.dA ? p->keys : 0);
     }
+    for (int64_t i = 0; dA && i < a->N; i++)
+        dA[row_of(&head, i)] = u.dA[i];
     contribute_head(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
     contribute_head(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
                     1);
 }
 
-static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, const Real *dout,
-                                   const Real *out, const Real *log_sum)
+static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dA,
+                                   const Real *dout, const Real *out, const Real *log_sum)
 {
     const int64_t heads = p->a->B * p->a->H;
     Real *scratch = device_workspace(p->workspaces * p->size);
@@ -272,27 +302,29 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, co
             SoftmaxUnit u = unit_at(p, scratch, unit, true);
             softmax_backward_unit(d, &u, dout, out, log_sum, unit % p->segments * SOFTMAX_QUERIES);
             if (p->segments == 1)
-                contribute_keys(d, scratch + omp_get_thread_num() * p->size, p, unit);
+                contribute_keys(d, dA, scratch + omp_get_thread_num() * p->size, p, unit);
         }
         if (p->segments > 1) {
 #pragma omp for
             for (int64_t head = 0; head < heads; head++)
-                contribute_keys(d, scratch + head * p->segments * p->size, p, head);
+                contribute_keys(d, dA, scratch + head * p->segments * p->size, p, head);
         }
     }
     device_workspace_free(scratch);
 }
 
-void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                    const Real *log_sum, const AttentionInputs *a, bool causal)
+void softmax_attention_backward_cpu(AttentionGradient d, Real *dA, const Real *dout,
+                                    const Real *out, const Real *log_sum, const AttentionInputs *a,
+                                    bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
-    softmax_backward_units(&p, d, dout, out, log_sum);
+    softmax_backward_units(&p, d, dA, dout, out, log_sum);
 }
 
-void softmax_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
-                                     const Real *log_sum, const AttentionInputs *a, bool causal)
+void softmax_attention_backward_bf16(AttentionGradient d, Real *dA, const Real *dout,
+                                     const Real *out, const Real *log_sum, const AttentionInputs *a,
+                                     bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
-    softmax_backward_units(&p, d, dout, out, log_sum);
+    softmax_backward_units(&p, d, dA, dout, out, log_sum);
 }

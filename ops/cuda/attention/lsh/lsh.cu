@@ -76,7 +76,7 @@ __device__ static inline int64_t span_offset(const Ranks &ranks, int i)
 template <typename T> struct LshRound {
     typedef Ranks Positions;
     typedef Real Gradient; /* sums over the rounds */
-    enum { BOUNDS = 2, NOTHING_VISIBLE = true };
+    enum { BOUNDS = 2, NOTHING_VISIBLE = true, SCORE_SUMS = false };
     LshRounds all;
     Rows<T> query, key, value;
     const int32_t *order; /* of lsh.h */

@@ -6,6 +6,7 @@
  *     Gradient                the element type of gradients
  *     BOUNDS                  number of int32 per query in shared memory, which attends_to reads
  *     NOTHING_VISIBLE         whether there may be queries without visible keys
+ *     SCORE_SUMS              whether there may be dA, to which store_score_sum adds sums of dS
  *     item_at                 the head and the tile of a thread block (its columns: item_of)
  *     positions_from          the next CHUNK positions of a head, or fewer before the end
  *     pass_of                 the rows that a block owns, and the range it iterates over
@@ -309,7 +310,7 @@ __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, cons
 
 /* Adds the contributions of these columns to dx1 and dx2. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
-__device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
+__device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4], Real *dS_sums,
                                                const SoftmaxBackward<Kind> &b, const Item &item,
                                                const BackwardMemory &m, const Positions &rows,
                                                const Positions &columns, bool first)
@@ -329,6 +330,11 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
             add_scores<SIZE>(dP, m.x2, m.y2, tile_inner<SIZE>(M, k), columns.count);
     }
     backward_scores<SIZE, KEYS>(s, dP, b.a, m, KEYS ? columns : rows, KEYS ? rows : columns);
+#pragma unroll
+    for (int r = 0; Kind::SCORE_SUMS && r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < Tile<SIZE>::SCORES; c++)
+            dS_sums[r] += dP[r][c];
     if (D > SIZE || M > SIZE) { /* shared memory has other columns of y1 and y2 */
         __syncthreads();
         load_tile<SIZE>(m.y1, PITCH, b.y1, columns, item.column);
@@ -363,19 +369,38 @@ __device__ static inline void contribute_rows(const GradientRows<T> &d, const Pa
     contribute_tile<SIZE>(d, pass.written, column, sums);
 }
 
+/* Adds up the sums of each row, which adjacent threads share. */
+template <int SIZE, bool KEYS, typename Kind, typename Positions>
+__device__ static inline void store_score_sums(const Kind &a, const Positions &rows,
+                                               const Real *dS_sums)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        Real sum = dS_sums[r];
+        for (int apart = Tile<SIZE>::ACROSS / 2; apart > 0; apart /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+        if (tile_column<SIZE>() == 0 && tile_row<SIZE>(r) < rows.count)
+            store_score_sum(a, rows, tile_row<SIZE>(r), sum, KEYS);
+    }
+}
+
 template <int SIZE, bool KEYS, typename Kind>
 __device__ static inline void backward_item(const SoftmaxBackward<Kind> &b, const Item &item,
                                             const BackwardMemory &m)
 {
     const Pass<typename Kind::Positions> pass = pass_of(b.a, item, KEYS);
     Real dx1[Tile<SIZE>::ROWS][4] = {}, dx2[Tile<SIZE>::ROWS][4] = {};
+    Real dS_sums[Tile<SIZE>::ROWS] = {}; /* unused without SCORE_SUMS */
     for (int64_t first = pass.begin; first < pass.end; first += CHUNK)
-        backward_columns<SIZE, KEYS>(dx1, dx2, b, item, m, pass.rows,
+        backward_columns<SIZE, KEYS>(dx1, dx2, dS_sums, b, item, m, pass.rows,
                                      positions_from(b.a, item, first, pass.end),
                                      first == pass.begin);
     contribute_rows<SIZE>(b.dx1, pass, item.column, dx1, b.a.scale);
     if (KEYS)
         contribute_rows<SIZE>(b.dx2, pass, item.column, dx2, 1);
+    if constexpr (Kind::SCORE_SUMS)
+        if (b.a.dA && item.column == 0)
+            store_score_sums<SIZE, KEYS>(b.a, pass.rows, dS_sums);
 }
 
 template <int SIZE, bool KEYS, typename Kind>
@@ -396,7 +421,10 @@ static void launch_backward(const SoftmaxBackward<Kind> &b, int64_t heads)
     const int64_t column_tiles = tiles_for(KEYS && M > D ? M : D, SIZE);
     const int64_t tiles = tiles_for(b.x1.positions, CHUNK);
     const int64_t items = heads * column_tiles * tiles;
-    if (b.dx1.data || b.dx2.data)
+    bool needed = b.dx1.data || b.dx2.data;
+    if constexpr (Kind::SCORE_SUMS)
+        needed |= b.a.dA != NULL;
+    if (needed)
         LAUNCH_TILES((softmax_backward<SIZE, KEYS, Kind>), items, (backward_memory<SIZE, Kind>()),
                      b, column_tiles, tiles, items);
 }
