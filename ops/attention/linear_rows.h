@@ -126,4 +126,18 @@ static inline void apply_state(Real *o, const double *T, const Real *x, int64_t 
     }
 }
 
+/* The first position of sequence b, which ends at the first of sequence b + 1. */
+static inline int64_t first_position(const AttentionInputs *x, int64_t b)
+{
+    return x->offsets ? x->offsets[b] : b * x->N;
+}
+
+/* T [D, W], or transposed [W, D], = a head's state [D, W]; 0 if it is NULL */
+static inline void read_state(double *T, const Real *state, int64_t D, int64_t W, bool transposed)
+{
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t m = 0; m < W; m++)
+            T[transposed ? m * D + d : d * W + m] = state ? state[d * W + m] : 0;
+}
+
 #endif
