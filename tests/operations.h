@@ -149,6 +149,31 @@ static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm fo
         (CausalLinearAttentionOptions){ .form = form, .key_lengths = lengths_of(tape, x[1]) });
 }
 
+/* The delta rule, x[3] betas in [0, 1.5] and, unless NULL, x[4] log decays and x[5] the states: out
+ * and the final state in one tensor. Keys have lengths below 1, where the state does not grow. */
+static inline Tensor *delta_rule(Tape *tape, Tensor **x, DeltaRuleOptions options)
+{
+    Tensor *final_state;
+    Tensor *key = x[1] ? op_scale(tape, x[1], 0.8 / sqrt((double)x[1]->shape.size[3])) : NULL;
+    Tensor *query = x[1] ? x[0] : op_scale(tape, x[0], 0.8 / sqrt((double)x[0]->shape.size[3]));
+    Tensor *beta = op_scale(tape, op_sigmoid(tape, x[3]), 1.5);
+    options.log_decay = x[4] ? op_scale(tape, op_softplus(tape, x[4]), -0.5) : NULL;
+    options.state = x[5];
+    Tensor *out = op_delta_rule(tape, query, key, x[2], beta, options, &final_state);
+    out = op_cast(tape, out, TENSOR_REAL);
+    Tensor *parts[] = { op_reshape(tape, out, shape(tensor_count(out))),
+                        op_reshape(tape, final_state, shape(tensor_count(final_state))) };
+    return op_concat(tape, parts, 2, 0);
+}
+
+/* Four concatenated sequences, as in attend_by_offsets. */
+static inline Tensor *delta_rule_of_offsets(Tape *tape, Tensor **x)
+{
+    const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
+    return delta_rule(tape, x,
+                      (DeltaRuleOptions){ .offsets = tape_input_i32(tape, offsets, shape(5)) });
+}
+
 static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
                                      FeatureMap features)
 {
@@ -319,6 +344,9 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     QKV(B, N, H, D, M), P(states, H, D, M + last), P(B, N, H)
 #define DECAY(scale, ...)                                                                          \
     attend_with_decay(tape, x, scale, (CausalLinearAttentionOptions){ __VA_ARGS__ })
+/* The same with betas, log decays and the delta rule's states */
+#define DELTA(B, N, H, D, M) QKV(B, N, H, D, M), P(B, N, H)
+#define DELTAS(B, N, H, D, M, states) DELTA(B, N, H, D, M), P(B, N, H), P(states, H, D, M)
 #define MEASURED_QKV QKV(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM)
 
 #define OPERATIONS(ROW)                                                                            \
@@ -712,7 +740,23 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(unnormalized_chunk_parallel, DECAY(0.1, .unnormalized = true, .form = FORM_CHUNK_PARALLEL),\
         UNMEASURED, { DECAYS(1, 9, 1, 3, 4, 1, 0) }, { DECAYS(2, 200, 2, 20, 30, 2, 0) })          \
     ROW(unnormalized_quadratic, DECAY(0.5, .unnormalized = true, .form = FORM_QUADRATIC),          \
-        UNMEASURED, { DECAYS(1, 5, 2, 3, 4, 1, 0) }, { DECAYS(2, 150, 2, 20, 40, 2, 0) })
+        UNMEASURED, { DECAYS(1, 5, 2, 3, 4, 1, 0) }, { DECAYS(2, 150, 2, 20, 40, 2, 0) })          \
+    ROW(delta_rule, delta_rule(tape, x, (DeltaRuleOptions){ 0 }),                                  \
+        FLOPS(6.0 * HEAD_DIM, 20.0 * HEAD_DIM),                                                    \
+        { DELTA(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM) }, { DELTA(2, 4, 2, 3, 4) },      \
+        { DELTA(1, 1, 1, 1, 1) }, { DELTA(2, 70, 2, 20, 36) }, { DELTA(1, 130, 1, 64, 64) },       \
+        { DELTA(1, 100, 1, 130, 30) })                                                             \
+    ROW(gated_delta_rule, delta_rule(tape, x, (DeltaRuleOptions){ 0 }), UNMEASURED,                \
+        { DELTAS(2, 4, 1, 3, 4, 2) }, { DELTAS(2, 70, 2, 20, 36, 2) },                             \
+        { DELTAS(1, 100, 2, 33, 17, 1) }, { DELTAS(1, 200, 1, 128, 128, 1) })                      \
+    ROW(packed_delta_rule, delta_rule(tape, (Tensor *[6]){ x[0], NULL, NULL, x[1] },               \
+                                      (DeltaRuleOptions){ 0 }),                                    \
+        UNMEASURED, { S(2, 4, 6, 3), P(2, 4, 2) }, { S(2, 67, 6, 16), P(2, 67, 2) })               \
+    ROW(offsets_delta_rule, delta_rule_of_offsets(tape, x), UNMEASURED,                            \
+        { DELTAS(1, 6, 1, 2, 3, 4) }, { DELTAS(1, 140, 2, 16, 24, 4) })                            \
+    ROW(lengths_delta_rule,                                                                        \
+        delta_rule(tape, x, (DeltaRuleOptions){ .key_lengths = lengths_of(tape, x[2]) }),          \
+        UNMEASURED, { DELTAS(2, 5, 1, 3, 2, 2) }, { DELTAS(2, 130, 2, 16, 24, 2) })
 /* clang-format on */
 
 #define DEFINE_ROW(name, expression, cost, ...)                                                    \

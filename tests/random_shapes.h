@@ -101,6 +101,11 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(unnormalized, { DECAYED(B_, B_, 0) })                                                      \
     ROW(unnormalized_chunk_parallel, { DECAYED(B_, B_, 0) })                                       \
     ROW(unnormalized_quadratic, { DECAYED(B_, B_, 0) })                                            \
+    ROW(delta_rule, { DELTA(B_, N_, H_, M_, K_) })                                                 \
+    ROW(packed_delta_rule, { S(B_, N_, 3 * H_, M_), P(B_, N_, H_) })                               \
+    ROW(gated_delta_rule, { DELTAS(B_, N_, H_, M_, K_, B_) })                                      \
+    ROW(offsets_delta_rule, { DELTAS(1, N_ + 2, H_, M_, K_, 4) })                                  \
+    ROW(lengths_delta_rule, { DELTAS(2, N_, H_, M_, K_, 2) })                                      \
     ROW(lstm, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + K_ % 2 * 2 * B_ * H_) })                     \
     ROW(lstm_lengths, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
     ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \

@@ -71,7 +71,6 @@
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
 #include "ops/attention/linear_rows.h"
 #include "ops/kernels.h"
-#include "ops/shared/indices.h"
 
 /* One step of scan(x, y, w) or, from the last position to the first, of scan_reverse(x, y, w), but
  * for the decay:  T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
@@ -80,27 +79,6 @@ static void scan(const Real *x, const Real *y, const Real *w, int64_t Y, int64_t
 {
     add_outer_product(T, y, Y, w, W);
     apply_state(o, T, x, Y, W);
-}
-
-/* The first position of sequence b, which ends at the first of sequence b + 1. */
-static int64_t first_position(const AttentionInputs *x, int64_t b)
-{
-    return x->offsets ? x->offsets[b] : b * x->N;
-}
-
-/* T [n] <- e^l T */
-static void decay_state(double *T, int64_t n, double decay)
-{
-    for (int64_t k = 0; decay != 1 && k < n; k++)
-        T[k] *= decay;
-}
-
-/* T [D, W], or transposed [W, D], = a head's state [D, W]; 0 if it is NULL */
-static void read_state(double *T, const Real *state, int64_t D, int64_t W, bool transposed)
-{
-    for (int64_t d = 0; d < D; d++)
-        for (int64_t m = 0; m < W; m++)
-            T[transposed ? m * D + d : d * W + m] = state ? state[d * W + m] : 0;
 }
 
 void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_state,
@@ -200,24 +178,6 @@ static void causal_linear_attention_backward(Node *node)
     tape_scratch_free(tape, zeros);
 }
 
-static void check_attention_offsets(Tape *tape, const Tensor *query,
-                                    CausalLinearAttentionOptions options)
-{
-    Tensor *offsets = options.offsets;
-    const int64_t B = query->shape.size[0], N = query->shape.size[1];
-    tape_use_i32(tape, causal_labels.offsets, offsets);
-    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
-        tape_error(tape, "%s has shape %s, expected [S + 1]", causal_labels.offsets,
-                   shape_text(offsets->shape).text);
-    if (options.key_lengths)
-        tape_error(tape, "%s: key_lengths are given too; with offsets every key counts",
-                   causal_labels.offsets);
-    if (B != 1)
-        tape_error(tape, "%s: query %s, expected one sequence, [1, N, H, D], which they cut",
-                   causal_labels.offsets, tensor_text(query).text);
-    check_spanning(tape, causal_labels.offsets, offsets, 0, N, "the number of positions");
-}
-
 static void check_scan_state(Tape *tape, const LinearScan *scan, Tensor *state)
 {
     const AttentionInputs *x = &scan->x;
@@ -259,7 +219,7 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     linear_attention_check_options(tape, causal_labels, options.features, options.eps);
     check_form(tape, options);
     if (options.offsets)
-        check_attention_offsets(tape, query, options);
+        attention_check_offsets(tape, causal_labels, query, options.offsets, options.key_lengths);
     attention_cast_alike(tape, &query, &key, &value);
     Tensor *inputs[7] = { query, key, value, options.key_lengths, options.offsets, options.state };
     LinearScan scan = linear_scan_of(inputs, options);

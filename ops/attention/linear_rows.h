@@ -115,6 +115,13 @@ static inline void write_dkey_dvalue(const AttentionGradient *to, const Real *db
         gradient_add(to->value, j * x->value_stride + h * x->M + m, masked ? 0 : dv[m]);
 }
 
+/* T [n] <- decay T */
+static inline void decay_state(double *T, int64_t n, double decay)
+{
+    for (int64_t k = 0; decay != 1 && k < n; k++)
+        T[k] *= decay;
+}
+
 /* T <- T + y w^T, y [Y], w [W]. T is stored transposed, [W, Y]. */
 static inline void add_outer_product(double *T, const Real *y, int64_t Y, const Real *w, int64_t W)
 {
@@ -133,6 +140,20 @@ static inline void apply_state(Real *o, const double *T, const Real *x, int64_t 
             sum += T[c * Y + r] * (double)x[r];
         o[c] = (Real)sum;
     }
+}
+
+/* The first position of sequence b, which ends at the first of sequence b + 1. */
+static inline int64_t first_position(const AttentionInputs *x, int64_t b)
+{
+    return x->offsets ? x->offsets[b] : b * x->N;
+}
+
+/* T [D, W], or transposed [W, D], = a head's state [D, W]; 0 if it is NULL */
+static inline void read_state(double *T, const Real *state, int64_t D, int64_t W, bool transposed)
+{
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t m = 0; m < W; m++)
+            T[transposed ? m * D + d : d * W + m] = state ? state[d * W + m] : 0;
 }
 
 #endif

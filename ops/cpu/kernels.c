@@ -55,6 +55,9 @@ const Kernels cpu_kernels = {
     .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
     .linear_attention_forward = linear_attention_forward_cpu,
     .linear_attention_backward = linear_attention_backward_cpu,
+    /* attention: delta rule */
+    .delta_rule_forward = delta_rule_forward_cpu,
+    .delta_rule_backward = delta_rule_backward_cpu,
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_cpu,
     .softmax_attention_backward = softmax_attention_backward_cpu,
@@ -134,6 +137,9 @@ const Kernels cpu_bf16_kernels = {
     .causal_linear_attention_backward = causal_linear_attention_backward_bf16,
     .linear_attention_forward = linear_attention_forward_bf16,
     .linear_attention_backward = linear_attention_backward_bf16,
+    /* attention: delta rule */
+    .delta_rule_forward = delta_rule_forward_bf16,
+    .delta_rule_backward = delta_rule_backward_bf16,
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,

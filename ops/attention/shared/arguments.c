@@ -57,6 +57,23 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
                                key->shape.size[1], "the number of keys");
 }
 
+void attention_check_offsets(Tape *tape, AttentionLabels labels, const Tensor *query,
+                             Tensor *offsets, const Tensor *key_lengths)
+{
+    const int64_t B = query->shape.size[0], N = query->shape.size[1];
+    tape_use_i32(tape, labels.offsets, offsets);
+    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
+        tape_error(tape, "%s has shape %s, expected [S + 1]", labels.offsets,
+                   shape_text(offsets->shape).text);
+    if (key_lengths)
+        tape_error(tape, "%s: key_lengths are given too; with offsets every key counts",
+                   labels.offsets);
+    if (B != 1)
+        tape_error(tape, "%s: query %s, expected one sequence, [1, N, H, D], which they cut",
+                   labels.offsets, tensor_text(query).text);
+    check_spanning(tape, labels.offsets, offsets, 0, N, "the number of positions");
+}
+
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
 {
     if (!*key)

@@ -122,6 +122,19 @@ typedef struct LinearScanGradient {
     Gradient log_decay; /* [B, N, H] */
 } LinearScanGradient;
 
+/* Arguments of the delta rule, and destinations of its gradients: see op_delta_rule in ops.h. */
+typedef struct DeltaRule {
+    AttentionInputs x;
+    const Real *beta;      /* [B, N, H] */
+    const Real *log_decay; /* [B, N, H], or NULL: all 0 */
+    const Real *state;     /* [B, H, D, M], or NULL: all 0 */
+} DeltaRule;
+typedef struct DeltaRuleGradient {
+    AttentionGradient x;
+    Gradient beta, log_decay; /* [B, N, H] */
+    Gradient state;           /* [B, H, D, M] */
+} DeltaRuleGradient;
+
 /* Names of an operation and its arguments in error messages. */
 typedef struct AttentionLabels {
     const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask, *log_decay;
@@ -140,6 +153,11 @@ enum { PACKED_QUERY = 3, PACKED_QUERY_KEY = 2 };
  * int32 [B], each in [1, keys]. Causal attention requires N = keys. */
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
                      Tensor *key_lengths, bool causal, int packed);
+
+/* Raises unless offsets is int32 [S + 1], ascending from 0 to N, of one query [1, N, H, D] without
+ * key_lengths. */
+void attention_check_offsets(Tape *tape, AttentionLabels labels, const Tensor *query,
+                             Tensor *offsets, const Tensor *key_lengths);
 
 /* Promotes mixed dtypes to bf16. Both key and value may be NULL. */
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);

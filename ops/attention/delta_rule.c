@@ -1,0 +1,287 @@
+/* The delta rule (Yang et al. 2024, DeltaNet), with a decay Gated DeltaNet (Yang et al. 2024)
+ *
+ * For one sequence and one head: positions run from 1 to N; queries and keys have D elements, values
+ * M, and the state S [D, M] maps keys to values. Where linear attention adds k_i v_i^T to S, the delta
+ * rule replaces what S returns for k_i: with l_i <= 0, the log decay, and S_0, the initial state,
+ *
+ * Forward
+ *     u_i = beta_i (v_i - e^(l_i) S_{i-1}^T k_i)
+ *     S_i = e^(l_i) S_{i-1} + k_i u_i^T           out_i = S_i^T q_i
+ * For |k_i| = 1 and beta_i = 1, S_i^T k_i = v_i; beta_i = 0 leaves the state to its decay.
+ *
+ * Backward, from g_i = dL/dout_i and dL/dS_N; every d below is a derivative of L
+ *   S_i is in out_i and, by e^(l_{i+1}) S_i, in S_{i+1} and u_{i+1}. With R_i = dL/dS_i
+ *     R_N = dL/dS_N + q_N g_N^T
+ *     R_i = q_i g_i^T + e^(l_{i+1}) (R_{i+1} - k_{i+1} dv_{i+1}^T)
+ *   u_i is in S_i alone, v_i in u_i alone:
+ *     du_i = R_i^T k_i      dv_i <- beta_i du_i      dbeta_i <- du_i.(v_i - e^(l_i) S_{i-1}^T k_i)
+ *   q_i is in out_i; k_i in S_i, beside u_i, and in u_i:
+ *     dq_i <- S_i g_i       dk_i <- R_i u_i - beta_i z_i      z_i = e^(l_i) S_{i-1} du_i
+ *   so that  dbeta_i <- du_i.v_i - k_i.z_i  without a division, for beta_i = 0 too. Last
+ *     dS_0 <- e^(l_1) (R_1 - k_1 dv_1^T)
+ *   As for l_i, let P_i = R_i - k_i dv_i^T, so that dl_i = <e^(l_i) S_{i-1}, P_i>. The outer products
+ *   in S_i and R_i give
+ *     <S_i, R_i> = <S_i, e^(l_{i+1}) P_{i+1}> + q_i.S_i g_i = dl_{i+1} + q_i.dq_i
+ *     <S_i, R_i> = <e^(l_i) S_{i-1}, R_i> + k_i.R_i u_i   = dl_i + beta_i k_i.z_i + u_i.du_i
+ *                = dl_i + v_i.dv_i
+ *   which leaves a cumulative sum of one number per position, from the last:
+ *     dl_i <- <S_N, dL/dS_N> + sum_{t>=i} (q_t.dq_t - v_t.dv_t)
+ *
+ * S runs from the first position, R from the last: the backward pass goes once in each direction. It
+ * keeps du_i and R_i u_i between them, and no state but the current one.
+ *
+ * C positions can be processed at once (the WY form). Let K, V, U, Q hold them as rows, S the state
+ * before them, and L_i = l_1 + .. + l_i within them. The recurrence of S makes that of u a triangular
+ * system, which forward substitution solves; then out is linear attention's scan with u as values:
+ *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)      A_ij = e^(L_i - L_j) k_i.k_j, j < i
+ *     out = diag(e^L) Q S + P U                                  P_ij = e^(L_i - L_j) q_i.k_j, j <= i
+ *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
+ * and likewise backward, with R the derivative by the state after them:
+ *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G
+ *     R <- e^(L_C) R + (diag(e^L) Q)^T G - (diag(e^L) K)^T dV
+ *
+ * For positions masked by key_lengths, beta_i and l_i count as 0: the state stays as it is, and
+ * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is one
+ * as above.
+ *
+ * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
+#include "ops/attention/linear_rows.h"
+#include "ops/kernels.h"
+
+/* o [D] = T x, x [M]; T is stored transposed, [M, D]. */
+static void apply_transposed_state(Real *o, const double *T, const Real *x, int64_t D, int64_t M)
+{
+    for (int64_t d = 0; d < D; d++) {
+        double sum = 0;
+        for (int64_t m = 0; m < M; m++)
+            sum += T[m * D + d] * (double)x[m];
+        o[d] = (Real)sum;
+    }
+}
+
+/* Position i of head h, of all sequences: its rows, and the index of its row of M elements. */
+typedef struct DeltaPosition {
+    const Real *q, *k, *v;
+    double beta, decay; /* 0 and 1 if it is masked; then k and v may hold NaN */
+    int64_t row;
+    bool masked;
+} DeltaPosition;
+
+static DeltaPosition delta_position(const DeltaRule *s, int64_t i, int64_t h)
+{
+    const AttentionInputs *x = &s->x;
+    const int64_t row = i * x->H + h;
+    const bool masked = key_is_masked(x, i);
+    return (DeltaPosition){
+        .q = x->query + i * x->query_stride + h * x->D,
+        .k = x->key + i * x->key_stride + h * x->D,
+        .v = x->value + i * x->value_stride + h * x->M,
+        .beta = masked ? 0 : (double)s->beta[row],
+        .decay = masked || !s->log_decay ? 1 : exp((double)s->log_decay[row]),
+        .row = row,
+        .masked = masked,
+    };
+}
+
+void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
+{
+    const AttentionInputs *x = &s->x;
+    const int64_t D = x->D, M = x->M;
+    double *memory = attention_workspace(x->B * x->H * D * M);
+    EACH_ROW(head, x->B * x->H, 3 * x->N * D * M) {
+        const int64_t h = head % x->H, at = head * D * M, end = first_position(x, head / x->H + 1);
+        double *S = memory + at;
+        read_state(S, s->state ? s->state + at : NULL, D, M, true);
+        for (int64_t i = first_position(x, head / x->H); i < end; i++) {
+            const DeltaPosition p = delta_position(s, i, h);
+            Real *u_i = u + p.row * M;
+            decay_state(S, D * M, p.decay);
+            if (!p.masked)
+                apply_state(u_i, S, p.k, D, M);
+            for (int64_t m = 0; m < M; m++)
+                u_i[m] = p.masked ? 0 : (Real)(p.beta * ((double)p.v[m] - (double)u_i[m]));
+            if (!p.masked)
+                add_outer_product(S, p.k, D, u_i, M);
+            apply_state(out + p.row * M, S, p.q, D, M);
+        }
+        for (int64_t c = 0; final_state && c < D * M; c++)
+            final_state[at + c] = (Real)S[c % M * D + c / M];
+    }
+    attention_workspace_free(memory);
+}
+
+/* The operands of a backward pass, and per row what the scan with R leaves to the scan with S. */
+typedef struct DeltaBackward {
+    DeltaRuleGradient d;
+    const Real *dout, *u;
+    const DeltaRule *s;
+    Real *du, *Ru; /* [B, N, H, M], [B, N, H, D] */
+    double *dl;    /* [B, N, H]: q_t.dq_t - v_t.dv_t */
+} DeltaBackward;
+
+/* du and R u, from the last position of head h of sequence b. R becomes dL/dS_0. */
+static void delta_scan_reverse(const DeltaBackward *g, double *R, Real *dv, int64_t b, int64_t h)
+{
+    const AttentionInputs *x = &g->s->x;
+    const int64_t D = x->D, M = x->M, begin = first_position(x, b);
+    for (int64_t i = first_position(x, b + 1) - 1; i >= begin; i--) {
+        const DeltaPosition p = delta_position(g->s, i, h);
+        add_outer_product(R, p.q, D, g->dout + p.row * M, M);
+        if (p.masked)
+            continue;
+        Real *du = g->du + p.row * M;
+        apply_state(du, R, p.k, D, M);
+        apply_transposed_state(g->Ru + p.row * D, R, g->u + p.row * M, D, M);
+        for (int64_t m = 0; m < M; m++)
+            dv[m] = (Real)(-p.beta * (double)du[m]);
+        add_outer_product(R, p.k, D, dv, M);
+        decay_state(R, D * M, p.decay);
+    }
+}
+
+/* dq, dk, dv and dbeta, and the terms of dl, from the first position of head h of sequence b. */
+static void delta_scan(const DeltaBackward *g, double *S, Real *dq, int64_t b, int64_t h)
+{
+    const AttentionInputs *x = &g->s->x;
+    const AttentionGradient *to = &g->d.x;
+    const int64_t D = x->D, M = x->M, end = first_position(x, b + 1);
+    for (int64_t i = first_position(x, b); i < end; i++) {
+        const DeltaPosition p = delta_position(g->s, i, h);
+        const Real *du = g->du + p.row * M;
+        Real *z = dq + D, *dk = g->Ru + p.row * D; /* dk: R u */
+        const double vdu = p.masked ? 0 : attention_dot(p.v, du, M);
+        const int64_t key = i * x->key_stride + h * D, value = i * x->value_stride + h * M;
+        double dbeta = 0;
+        decay_state(S, D * M, p.decay);
+        if (!p.masked) {
+            apply_transposed_state(z, S, du, D, M);
+            dbeta = vdu - attention_dot(p.k, z, D);
+            add_outer_product(S, p.k, D, g->u + p.row * M, M);
+        }
+        for (int64_t c = 0; c < D; c++)
+            dk[c] = p.masked ? 0 : dk[c] - (Real)p.beta * z[c];
+        apply_transposed_state(dq, S, g->dout + p.row * M, D, M);
+        g->dl[p.row] = attention_dot(p.q, dq, D) - p.beta * vdu;
+        for (int64_t c = 0; to->query.data && c < D; c++)
+            gradient_add(to->query, i * x->query_stride + h * D + c, dq[c]);
+        for (int64_t c = 0; to->key.data && c < D; c++)
+            gradient_add(to->key, key + c, dk[c]);
+        for (int64_t m = 0; to->value.data && m < M; m++)
+            gradient_add(to->value, value + m, p.masked ? 0 : (Real)(p.beta * (double)du[m]));
+        if (g->d.beta.data)
+            gradient_add(g->d.beta, p.row, (Real)dbeta);
+    }
+}
+
+void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
+                               const Real *u, const DeltaRule *s)
+{
+    const AttentionInputs *x = &s->x;
+    const int64_t D = x->D, M = x->M, H = x->H, size = 2 * D * M + 2 * D + M;
+    const int64_t rows = first_position(x, x->B) * H;
+    double *memory = attention_workspace(x->B * H * size + rows);
+    Real *du = device_workspace(rows * (M + D));
+    const DeltaBackward g = { d, dout, u, s, du, du + rows * M, memory + x->B * H * size };
+    EACH_ROW(head, x->B * H, 7 * x->N * D * M) {
+        const int64_t h = head % H, b = head / H, at = head * D * M;
+        double *R = memory + head * size, *S = R + D * M, dl = 0;
+        read_state(R, dfinal_state ? dfinal_state + at : NULL, D, M, true);
+        read_state(S, s->state ? s->state + at : NULL, D, M, true);
+        delta_scan_reverse(&g, R, (Real *)(S + D * M), b, h);
+        delta_scan(&g, S, (Real *)(S + D * M), b, h);
+        for (int64_t c = 0; dfinal_state && c < D * M; c++)
+            dl += S[c % M * D + c / M] * (double)dfinal_state[at + c];
+        for (int64_t i = first_position(x, b + 1) - 1; i >= first_position(x, b); i--) {
+            dl += g.dl[i * H + h];
+            if (d.log_decay.data)
+                gradient_add(d.log_decay, i * H + h, key_is_masked(x, i) ? 0 : (Real)dl);
+        }
+        for (int64_t c = 0; d.state.data && c < D * M; c++)
+            gradient_add(d.state, at + c, (Real)R[c % M * D + c / M]);
+    }
+    device_workspace_free(du);
+    attention_workspace_free(memory);
+}
+
+static const AttentionLabels delta_labels = ATTENTION_LABELS("op_delta_rule", "query", "key");
+
+/* The arguments of a node: its inputs are query, key, value, key_lengths, offsets, beta, log_decay,
+ * state. */
+static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
+{
+    const Tensor *offsets = inputs[4], *log_decay = inputs[6], *state = inputs[7];
+    DeltaRule rule = {
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
+        .beta = inputs[5]->data,
+        .log_decay = log_decay ? log_decay->data : NULL,
+        .state = state ? state->data : NULL,
+    };
+    if (offsets) {
+        rule.x.offsets = offsets->integers;
+        rule.x.B = shape_count(offsets->shape) - 1;
+    }
+    return rule;
+}
+
+static void delta_rule_backward(Node *node)
+{
+    Tape *tape = node->tape;
+    Tensor *out = node->outputs[0], *u = node->saved[0];
+    const DeltaRule rule = delta_rule_of(node->inputs);
+    const Real *dout = tape_upstream(node, 0);
+    const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
+    Tensor *zeros = dout ? NULL : tape_tensor(tape, out->shape);
+    if (zeros) /* dL/dout if only the final state was used */
+        tensor_fill(zeros, 0);
+    DeltaRuleGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
+    d.beta = tape_contribution(node, node->inputs[5]);
+    d.log_decay = tape_contribution(node, node->inputs[6]);
+    d.state = tape_contribution(node, node->inputs[7]);
+    kernels_of(out)->delta_rule_backward(d, dout ? dout : zeros->data, dfinal_state, u->data,
+                                         &rule);
+    tape_scratch_free(tape, zeros);
+}
+
+static void check_delta_state(Tape *tape, Tensor *state, Shape expected)
+{
+    tape_use_real(tape, delta_labels.state, state);
+    if (!shape_equal(state->shape, expected))
+        tape_error(tape, "%s %s, expected %s: [sequences, H, D, M]", delta_labels.state,
+                   tensor_text(state).text, shape_text(expected).text);
+}
+
+Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
+                      DeltaRuleOptions options, Tensor **final_state)
+{
+    attention_check(tape, delta_labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
+    if (options.offsets)
+        attention_check_offsets(tape, delta_labels, query, options.offsets, options.key_lengths);
+    attention_cast_alike(tape, &query, &key, &value);
+    Tensor *const inputs[NODE_INPUTS] = {
+        query,        key, value, options.key_lengths, options.offsets, beta, options.log_decay,
+        options.state
+    };
+    const AttentionInputs x = attention_of(query, key, value, NULL, PACKED_QUERY);
+    const int64_t S = options.offsets ? shape_count(options.offsets->shape) - 1 : x.B;
+    const Shape states = shape(S, x.H, x.D, x.M);
+    attention_check_beta(tape, "op_delta_rule: beta", beta, shape(x.B, x.N, x.H));
+    if (options.log_decay)
+        attention_check_log_decay(tape, "op_delta_rule: log_decay", options.log_decay,
+                                  shape(x.B, x.N, x.H));
+    if (options.state)
+        check_delta_state(tape, options.state, states);
+    Tensor *out = tape_tensor_of(tape, query->type, shape(x.B, x.N, x.H, x.M));
+    Tensor *u = tape_tensor(tape, out->shape);
+    Tensor *after = final_state ? tape_tensor(tape, states) : NULL;
+    const DeltaRule rule = delta_rule_of(inputs);
+    kernels_of(out)->delta_rule_forward(out->data, u->data, after ? after->data : NULL, &rule);
+    Node node = { .name = delta_labels.name,
+                  .backward = delta_rule_backward,
+                  .outputs = { out, after },
+                  .saved = { u } };
+    memcpy(node.inputs, inputs, sizeof inputs);
+    tape_record(tape, node);
+    if (final_state)
+        *final_state = after;
+    return out;
+}
