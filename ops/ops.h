@@ -31,10 +31,15 @@ Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b);
  * [..., out]. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
-/* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu or
- * op_gelu_tanh in fewer passes over memory. Saves x weight^T + bias for gelu; for relu only out, on
- * CUDA also one bit per element. Raises if bias is NULL. */
-typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
+/* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu,
+ * op_gelu_tanh or op_silu in fewer passes over memory. Saves x weight^T + bias; for relu only out,
+ * on CUDA also one bit per element. Raises if bias is NULL. */
+typedef enum {
+    ACTIVATION_RELU,
+    ACTIVATION_GELU,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_SILU
+} Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
@@ -121,6 +126,10 @@ Tensor *op_elu(Tape *tape, Tensor *x);
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x);
 /* out = ln(1 + e^x) */
 Tensor *op_softplus(Tape *tape, Tensor *x);
+/* out = x sigmoid(x)  (Hendrycks and Gimpel 2016; Elfwing, Uchibe, Doya 2018) */
+Tensor *op_silu(Tape *tape, Tensor *x);
+/* out = ln sigmoid(x) = -ln(1 + e^-x), without overflow */
+Tensor *op_log_sigmoid(Tape *tape, Tensor *x);
 /* out = max(x, 0)^2 */
 Tensor *op_squared_relu(Tape *tape, Tensor *x);
 

@@ -302,6 +302,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
         UNMEASURED, { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(41, 24), P(41) },                \
         { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
+    ROW(linear_silu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_SILU), UNMEASURED,    \
+        { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(136, 24), P(136) })                          \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
     ROW(where, op_where(tape, x[2], x[0], x[1]), PASSES(4, 10),                                    \

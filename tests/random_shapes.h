@@ -26,6 +26,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(linear_relu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(linear_gelu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(linear_gelu_tanh, { S(B_, N_, K_), P(M_, K_), P(M_) })                                     \
+    ROW(linear_silu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(add_row, { S(B_, N_, M_), S(M_) }) ROW(dropout, { S(B_, N_, M_) })                         \
     ROW(where, { S(ONE_OR(B_, K_), N_ + 2, M_), S(B_, 1, M_), WEIGHTS(N_ + 2, ONE_OR(M_, H_)) })   \
     ROW(used_twice, { S(N_, M_) }) ROW(softmax, { S(B_, N_, M_) })                                 \

@@ -222,8 +222,8 @@ TEST(invalid_configs_raise)
                   nn_transformer(params, "t", CONFIG(.dropout = NAN)));
     assert_raises("nn_transformer: initial_std is -1, expected 0 or more, and finite",
                   nn_transformer(params, "t", CONFIG(.initial_std = -1)));
-    assert_raises("nn_transformer: there is no activation 3",
-                  nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
+    assert_raises("nn_transformer: there is no activation 4",
+                  nn_transformer(params, "t", CONFIG(.activation = (Activation)4)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
                   nn_dropout(-0.5));
     assert_raises("nn_linear_forward: the layer is NULL", nn_linear_forward(tape, NULL, NULL));
