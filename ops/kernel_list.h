@@ -53,6 +53,11 @@ KERNEL(layernorm_forward, (Real *out, NormArguments norm))
 /* dx [R, C], dweight, dbias [C] <- the gradients, from dout [R, C]; weight and bias are Real */
 KERNEL(layernorm_backward,
        (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
+/* out [R, C] = rms_norm or l2_normalize of each row of x; writes r */
+KERNEL(rms_norm_forward, (Real *out, RmsNormArguments norm))
+/* dx [R, C], dweight [C] <- the gradients, from dout [R, C]; weight is Real */
+KERNEL(rms_norm_backward,
+       (Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm))
 /* out [R, C] = batchnorm of each column of x; writes mean and r and, in training, the running
  * statistics */
 KERNEL(batchnorm_forward, (Real *out, BatchNormArguments norm))

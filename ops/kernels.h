@@ -33,6 +33,7 @@
 #include "ops/recurrent/recurrence.h"
 #include "ops/rows/batchnorm.h"
 #include "ops/rows/layernorm.h"
+#include "ops/rows/rms_norm.h"
 #include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/windows.h"

@@ -34,12 +34,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 /* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu,
  * op_gelu_tanh or op_silu in fewer passes over memory. Saves x weight^T + bias; for relu only out,
  * on CUDA also one bit per element. Raises if bias is NULL. */
-typedef enum {
-    ACTIVATION_RELU,
-    ACTIVATION_GELU,
-    ACTIVATION_GELU_TANH,
-    ACTIVATION_SILU
-} Activation;
+typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_SILU } Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
@@ -149,6 +144,12 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
  * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
  * eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
+/* out_c = x_c / sqrt(sum_j x_j^2 / C + eps) weight_c, in each row of x [..., C]; weight [C], or
+ * NULL: ones; returns [..., C]  (Zhang and Sennrich 2019). Models that store weight - 1 pass
+ * op_add_scalar(tape, weight, 1). Raises unless eps > 0. */
+Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps);
+/* out_c = x_c / sqrt(sum_j x_j^2 + eps), likewise: rows of length 1 but for eps. */
+Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
 /* out_c = (x_c - mean_c) / sqrt(variance_c + eps) weight_c + bias_c, each channel c of x [..., C]
  * normalized over all leading axes (Ioffe and Szegedy 2015); the other tensors are [C], Real;
  * returns [..., C]. With training on (tape_set_training), mean and the biased variance are the

@@ -22,6 +22,7 @@ const Kernels cpu_kernels = {
     .cast = cast_cpu,
     /* rows */
     .layernorm_backward = layernorm_backward_cpu,
+    .rms_norm_backward = rms_norm_backward_cpu,
     .batchnorm_forward = batchnorm_forward_cpu,
     .batchnorm_backward = batchnorm_backward_cpu,
     .residual_layernorm_forward = residual_layernorm_forward_cpu,
@@ -89,6 +90,8 @@ const Kernels cpu_bf16_kernels = {
     .log_softmax_backward = log_softmax_backward_bf16,
     .layernorm_forward = layernorm_forward_bf16,
     .layernorm_backward = layernorm_backward_bf16,
+    .rms_norm_forward = rms_norm_forward_bf16,
+    .rms_norm_backward = rms_norm_backward_bf16,
     .batchnorm_forward = batchnorm_forward_bf16,
     .batchnorm_backward = batchnorm_backward_bf16,
     .residual_layernorm_forward = residual_layernorm_forward_bf16,
