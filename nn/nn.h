@@ -158,6 +158,21 @@ Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Wind
 /* out = x convolved with weight, + bias (op_conv2d): x [B, H, W, in], returns [B, H', W', out]. */
 Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x);
 
+typedef struct CausalConvolution {
+    Tensor *weight, *bias; /* weight [channels, taps], bias [channels] or NULL */
+} CausalConvolution;
+
+/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(taps), 1/sqrt(taps)). taps is 2 or more. */
+CausalConvolution nn_causal_convolution_with(Params *params, const char *name, int64_t channels,
+                                             int64_t taps, LinearConfig config);
+/* The same with a config of zeros. */
+CausalConvolution nn_causal_convolution(Params *params, const char *name, int64_t channels,
+                                        int64_t taps);
+/* out = each channel of x convolved over time, + bias (op_causal_convolution): x [B, N, channels],
+ * returns the same shape. */
+Tensor *nn_causal_convolution_forward(Tape *tape, const CausalConvolution *convolution, Tensor *x,
+                                      CausalConvolutionOptions options, Tensor **final_state);
+
 typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;

@@ -101,6 +101,20 @@ KERNEL(conv2d_forward,
 KERNEL(conv2d_backward_x, (Gradient dx, const Real *dout, const Real *weight, Convolution c))
 KERNEL(conv2d_backward_weight, (Gradient dweight, const Real *dout, const Real *x, Convolution c))
 
+/* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C] or
+ * NULL, both states (state may be NULL) are Real. */
+KERNEL(causal_convolution_forward,
+       (Real *out, Real *final_state, const Real *x, const Real *weight, const Real *bias,
+        const Real *state, ConvolvedSequences c))
+/* dx, dstate, which is Real, <- the gradients, from dout and dfinal_state or NULL */
+KERNEL(causal_convolution_backward_x,
+       (Gradient dx, Gradient dstate, const Real *dout, const Real *dfinal_state,
+        const Real *weight, ConvolvedSequences c))
+/* dweight, dbias, Real, <- the gradients */
+KERNEL(causal_convolution_backward_weight,
+       (Gradient dweight, Gradient dbias, const Real *dout, const Real *x, const Real *state,
+        ConvolvedSequences c))
+
 /* --------------------------------------------------------------------------------------- layout */
 
 /* to [rows, columns] <- from, with row strides in elements */

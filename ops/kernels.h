@@ -22,6 +22,7 @@
 #include "autograd/tape.h"
 #include "ops/attention/lsh/lsh.h"
 #include "ops/attention/shared/arguments.h"
+#include "ops/convolution/causal_convolution.h"
 #include "ops/convolution/convolution.h"
 #include "ops/elementwise/binary_functions.h"
 #include "ops/elementwise/broadcast.h"

@@ -135,12 +135,15 @@ TEST(initial_weights_are_those_of_the_papers_code)
     Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
     Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ 5, 5, 0, 0 });
+    CausalConvolution causal = nn_causal_convolution(params, "causal", 100, 4);
     const struct {
         const Tensor *tensor;
         double bound;
     } uniform[] = { { linear.weight, 0.2 },
                     { conv.weight, 0.1 },
                     { conv.bias, 0.1 },
+                    { causal.weight, 0.5 },
+                    { causal.bias, 0.5 },
                     { linear.bias, 0.2 },
                     { attention.input.weight, 0.25 },
                     { attention.input.bias, 0.25 },
@@ -268,6 +271,12 @@ TEST(invalid_configs_raise)
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
                   nn_embedding(params, "e", 3, -1));
     assert_raises("nn_layernorm: n: width is 0, expected 1 or more", nn_layernorm(params, "n", 0));
+    assert_raises("nn_causal_convolution: c: channels is 3 and taps 1, expected 1 or more and 2 or "
+                  "more",
+                  nn_causal_convolution(params, "c", 3, 1));
+    assert_raises(
+        "nn_causal_convolution_forward: the layer is NULL",
+        nn_causal_convolution_forward(tape, NULL, NULL, (CausalConvolutionOptions){ 0 }, NULL));
     assert_raises("nn_rms_norm: n: width is 0, expected 1 or more", nn_rms_norm(params, "n", 0));
     assert_raises("nn_rms_norm_forward: the layer is NULL", nn_rms_norm_forward(tape, NULL, NULL));
     assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",

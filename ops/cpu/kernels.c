@@ -37,6 +37,9 @@ const Kernels cpu_kernels = {
     .conv2d_forward = conv2d_forward_cpu,
     .conv2d_backward_x = conv2d_backward_x_cpu,
     .conv2d_backward_weight = conv2d_backward_weight_cpu,
+    .causal_convolution_forward = causal_convolution_forward_cpu,
+    .causal_convolution_backward_x = causal_convolution_backward_x_cpu,
+    .causal_convolution_backward_weight = causal_convolution_backward_weight_cpu,
     /* layout */
     .transpose = transpose_cpu,
     .fold = fold_cpu,
@@ -106,6 +109,9 @@ const Kernels cpu_bf16_kernels = {
     .conv2d_forward = conv2d_forward_bf16,
     .conv2d_backward_x = conv2d_backward_x_bf16,
     .conv2d_backward_weight = conv2d_backward_weight_bf16,
+    .causal_convolution_forward = causal_convolution_forward_bf16,
+    .causal_convolution_backward_x = causal_convolution_backward_x_bf16,
+    .causal_convolution_backward_weight = causal_convolution_backward_weight_bf16,
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,

@@ -1,5 +1,5 @@
-/* rms_norm of each of R rows of C elements (Zhang and Sennrich 2019), s = 1 / C; l2_normalize is the
- * same with s = 1 and a weight of ones
+/* rms_norm of each of R rows of C elements (Zhang and Sennrich 2019), s = 1 / C; l2_normalize is
+ * the same with s = 1 and a weight of ones
  *   r = 1 / sqrt(s sum_c x_c^2 + eps)     n_c = x_c r     out_c = n_c weight_c
  * Backward, g = dL/dout, h_c = g_c weight_c = dL/dn_c:
  *   dweight_c <- sum over rows of g_c n_c

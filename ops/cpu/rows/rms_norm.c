@@ -1,5 +1,5 @@
-/* rms_norm in bf16, and its gradients in both dtypes. As in layernorm, each block of rows has its own
- * sum of dweight; the blocks depend on R alone. */
+/* rms_norm in bf16, and its gradients in both dtypes. As in layernorm, each block of rows has its
+ * own sum of dweight; the blocks depend on R alone. */
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
