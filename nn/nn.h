@@ -232,6 +232,18 @@ Dropout nn_dropout(double probability);
  * with tape_set_training off it returns x. */
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
 
+typedef struct GatedFeedForward {
+    Tensor *gate_up; /* [2 inner, width]: gate.weight and up.weight, [inner, width] each */
+    Tensor *down;    /* down.weight [width, inner] */
+} GatedFeedForward;
+
+/* Initial values as nn_linear's, without biases. */
+GatedFeedForward nn_gated_feed_forward(Params *params, const char *name, int64_t width,
+                                       int64_t inner);
+/* out = down(silu(gate(x)) up(x)), of op_linear: x [..., width], returns the same shape  (Shazeer
+ * 2020, GLU Variants Improve Transformer, equation 6). */
+Tensor *nn_gated_feed_forward_forward(Tape *tape, const GatedFeedForward *layer, Tensor *x);
+
 /* Stacked recurrent layers. */
 typedef struct RecurrentConfig {
     int64_t input, hidden; /* no default: the width of x, and H, that of the state */

@@ -101,8 +101,8 @@ KERNEL(conv2d_forward,
 KERNEL(conv2d_backward_x, (Gradient dx, const Real *dout, const Real *weight, Convolution c))
 KERNEL(conv2d_backward_weight, (Gradient dweight, const Real *dout, const Real *x, Convolution c))
 
-/* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C] or
- * NULL, both states (state may be NULL) are Real. */
+/* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C]
+ * or NULL, and both states (state may be NULL) are Real. */
 KERNEL(causal_convolution_forward,
        (Real *out, Real *final_state, const Real *x, const Real *weight, const Real *bias,
         const Real *state, ConvolvedSequences c))
@@ -251,6 +251,15 @@ KERNEL(random_features_forward, (Real *out, const Real *y, const Real *x, Featur
 /* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
 KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const Real *out,
                                   const Real *x, FeatureSizes s))
+
+/* ------------------------------------------------------------------ attention: rotary positions */
+
+/* turns [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
+ * 0, ..., P - 1 if it is NULL */
+REAL_KERNEL(rotary_turns, (Real *turns, const int32_t *positions, double base, int64_t P,
+                           int64_t pairs))
+/* out [R, H, D] <- x with its pairs rotated by the turns, which are Real */
+KERNEL(rotary, (Gradient out, const Real *x, const Real *turns, Rotary r))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

@@ -75,7 +75,7 @@ TEST(misuse_of_conv2d_raises)
     tape_free(tape);
 }
 
-/* ---------------------------------------------------------------------------- causal convolution */
+/* --------------------------------------------------------------------------- causal convolution */
 static Tensor *causal_convolution_vector(Tape *t, Tensor **in)
 {
     return op_causal_convolution(t, in[0], in[1], in[2], (CausalConvolutionOptions){ 0 }, NULL);

@@ -126,6 +126,29 @@ TEST(rms_norms_scale_by_weight_or_by_one_plus_weight)
     end();
 }
 
+TEST(gated_feed_forward_is_its_three_linear_layers)
+{
+    enum { ROWS = 4, WIDTH = 6, INNER = 9 };
+    begin();
+    const GatedFeedForward layer = nn_gated_feed_forward(params, "ff", WIDTH, INNER);
+    Tensor *x = tape_variable(tape, test_normal(1, ROWS * WIDTH), shape(ROWS, WIDTH));
+    assert_weight("ff.gate.weight", shape(INNER, WIDTH));
+    assert_weight("ff.up.weight", shape(INNER, WIDTH));
+    assert_weight("ff.down.weight", shape(WIDTH, INNER));
+    ck_assert_double_le(largest(layer.gate_up), 1 / sqrt(WIDTH));
+    ck_assert_double_le(largest(layer.down), 1 / 3.0);
+    Tensor *gate = op_linear(tape, x, params_find(params, "ff.gate.weight"), NULL);
+    Tensor *up = op_linear(tape, x, params_find(params, "ff.up.weight"), NULL);
+    Tensor *expected = op_multiply(tape, op_multiply(tape, gate, op_sigmoid(tape, gate)), up);
+    expected = op_linear(tape, expected, params_find(params, "ff.down.weight"), NULL);
+    Tensor *out = nn_gated_feed_forward_forward(tape, &layer, x);
+    assert_close(test_values(out), test_values(expected), ROWS * WIDTH, 1e-6);
+    tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+    ck_assert(largest(tensor_gradient(params_find(params, "ff.gate.weight"))) > 0);
+    ck_assert(largest(tensor_gradient(params_find(params, "ff.up.weight"))) > 0);
+    end();
+}
+
 TEST(initial_weights_are_those_of_the_papers_code)
 {
     begin();
@@ -277,6 +300,10 @@ TEST(invalid_configs_raise)
     assert_raises(
         "nn_causal_convolution_forward: the layer is NULL",
         nn_causal_convolution_forward(tape, NULL, NULL, (CausalConvolutionOptions){ 0 }, NULL));
+    assert_raises("nn_gated_feed_forward: f: width is 3 and inner 0, expected 1 or more",
+                  nn_gated_feed_forward(params, "f", 3, 0));
+    assert_raises("nn_gated_feed_forward_forward: the layer is NULL",
+                  nn_gated_feed_forward_forward(tape, NULL, NULL));
     assert_raises("nn_rms_norm: n: width is 0, expected 1 or more", nn_rms_norm(params, "n", 0));
     assert_raises("nn_rms_norm_forward: the layer is NULL", nn_rms_norm_forward(tape, NULL, NULL));
     assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",

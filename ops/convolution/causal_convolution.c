@@ -1,6 +1,6 @@
-/* causal_convolution: each channel c of a sequence x_0, ..., x_{n-1} is convolved over time with its
- * own K taps, of which the last is the present. x_{1-K}, ..., x_{-1} are the state before, else 0;
- * every sequence of the S has its own.
+/* causal_convolution: each channel c of a sequence x_0, ..., x_{n-1} is convolved over time with
+ * its own K taps, of which the last is the present. x_{1-K}, ..., x_{-1} are the state before, or
+ * 0; each of the S sequences has its own.
  *   out_ic = bias_c + sum_k weight_ck x_{i+k-K+1},c
  *   final_state = x_{n-K+1}, ..., x_{n-1}: the state for the positions from n on
  * Backward, g = dL/dout, f = dL/dfinal_state: x_j is multiplied by weight_k for i = j + K - 1 - k,
