@@ -158,6 +158,21 @@ Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Wind
 /* out = x convolved with weight, + bias (op_conv2d): x [B, H, W, in], returns [B, H', W', out]. */
 Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x);
 
+typedef struct CausalConvolution {
+    Tensor *weight, *bias; /* weight [channels, taps], bias [channels] or NULL */
+} CausalConvolution;
+
+/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(taps), 1/sqrt(taps)). taps is 2 or more. */
+CausalConvolution nn_causal_convolution_with(Params *params, const char *name, int64_t channels,
+                                             int64_t taps, LinearConfig config);
+/* The same with a config of zeros. */
+CausalConvolution nn_causal_convolution(Params *params, const char *name, int64_t channels,
+                                        int64_t taps);
+/* out = each channel of x convolved over time, + bias (op_causal_convolution): x [B, N, channels],
+ * returns the same shape. */
+Tensor *nn_causal_convolution_forward(Tape *tape, const CausalConvolution *convolution, Tensor *x,
+                                      CausalConvolutionOptions options, Tensor **final_state);
+
 typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;
@@ -179,6 +194,19 @@ LayerNorm nn_layernorm(Params *params, const char *name, int64_t width);
 /* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm; Ba,
  * Kiros, Hinton 2016, equation 4): x [..., width], returns the same shape. */
 Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
+
+typedef struct RmsNorm {
+    Tensor *weight;       /* [width] */
+    double eps;           /* 1e-6 */
+    bool one_plus_weight; /* the factor is 1 + weight */
+} RmsNorm;
+
+/* Weight is initialized to ones; with one_plus, the form of Gemma and Qwen3-Next, to zeros. */
+RmsNorm nn_rms_norm(Params *params, const char *name, int64_t width);
+RmsNorm nn_rms_norm_one_plus(Params *params, const char *name, int64_t width);
+/* out = x / sqrt(mean x^2 + eps) weight, or times 1 + weight, along the last axis (op_rms_norm):
+ * x [..., width], returns the same shape. */
+Tensor *nn_rms_norm_forward(Tape *tape, const RmsNorm *norm, Tensor *x);
 
 typedef struct BatchNorm {
     Tensor *weight, *bias;                   /* [channels], 1 and 0 at the start */
@@ -203,6 +231,18 @@ Dropout nn_dropout(double probability);
 /* out = x mask / (1 - probability) while the tape is training (op_dropout; Srivastava et al. 2014);
  * with tape_set_training off it returns x. */
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
+
+typedef struct GatedFeedForward {
+    Tensor *gate_up; /* [2 inner, width]: gate.weight and up.weight, [inner, width] each */
+    Tensor *down;    /* down.weight [width, inner] */
+} GatedFeedForward;
+
+/* Initial values as nn_linear's, without biases. */
+GatedFeedForward nn_gated_feed_forward(Params *params, const char *name, int64_t width,
+                                       int64_t inner);
+/* out = down(silu(gate(x)) up(x)), of op_linear: x [..., width], returns the same shape  (Shazeer
+ * 2020, GLU Variants Improve Transformer, equation 6). */
+Tensor *nn_gated_feed_forward_forward(Tape *tape, const GatedFeedForward *layer, Tensor *x);
 
 /* Stacked recurrent layers. */
 typedef struct RecurrentConfig {

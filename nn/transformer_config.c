@@ -24,7 +24,7 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     check_kind(function, "attention", (int)c.attention, ATTENTION_LSH);
     check_kind(function, "feature map", (int)c.features, FEATURES_RANDOM);
     check_kind(function, "form", (int)c.form, FORM_QUADRATIC);
-    check_kind(function, "activation", (int)c.activation, ACTIVATION_GELU_TANH);
+    check_kind(function, "activation", (int)c.activation, ACTIVATION_SILU);
     if (!c.attention)
         c.attention = ATTENTION_CAUSAL_LINEAR;
     if (!(c.dropout >= 0 && c.dropout < 1))

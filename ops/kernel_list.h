@@ -53,6 +53,11 @@ KERNEL(layernorm_forward, (Real *out, NormArguments norm))
 /* dx [R, C], dweight, dbias [C] <- the gradients, from dout [R, C]; weight and bias are Real */
 KERNEL(layernorm_backward,
        (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
+/* out [R, C] = rms_norm or l2_normalize of each row of x; writes r */
+KERNEL(rms_norm_forward, (Real *out, RmsNormArguments norm))
+/* dx [R, C], dweight [C] <- the gradients, from dout [R, C]; weight is Real */
+KERNEL(rms_norm_backward,
+       (Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm))
 /* out [R, C] = batchnorm of each column of x; writes mean and r and, in training, the running
  * statistics */
 KERNEL(batchnorm_forward, (Real *out, BatchNormArguments norm))
@@ -95,6 +100,20 @@ KERNEL(conv2d_forward,
 /* dx, dweight, which is Real, <- the gradients, from dout */
 KERNEL(conv2d_backward_x, (Gradient dx, const Real *dout, const Real *weight, Convolution c))
 KERNEL(conv2d_backward_weight, (Gradient dweight, const Real *dout, const Real *x, Convolution c))
+
+/* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C]
+ * or NULL, and both states (state may be NULL) are Real. */
+KERNEL(causal_convolution_forward,
+       (Real *out, Real *final_state, const Real *x, const Real *weight, const Real *bias,
+        const Real *state, ConvolvedSequences c))
+/* dx, dstate, which is Real, <- the gradients, from dout and dfinal_state or NULL */
+KERNEL(causal_convolution_backward_x,
+       (Gradient dx, Gradient dstate, const Real *dout, const Real *dfinal_state,
+        const Real *weight, ConvolvedSequences c))
+/* dweight, dbias, Real, <- the gradients */
+KERNEL(causal_convolution_backward_weight,
+       (Gradient dweight, Gradient dbias, const Real *dout, const Real *x, const Real *state,
+        ConvolvedSequences c))
 
 /* --------------------------------------------------------------------------------------- layout */
 
@@ -243,6 +262,15 @@ KERNEL(random_features_forward, (Real *out, const Real *y, const Real *x, Featur
 /* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
 KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const Real *out,
                                   const Real *x, FeatureSizes s))
+
+/* ------------------------------------------------------------------ attention: rotary positions */
+
+/* turns [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
+ * 0, ..., P - 1 if it is NULL */
+REAL_KERNEL(rotary_turns, (Real *turns, const int32_t *positions, double base, int64_t P,
+                           int64_t pairs))
+/* out [R, H, D] <- x with its pairs rotated by the turns, which are Real */
+KERNEL(rotary, (Gradient out, const Real *x, const Real *turns, Rotary r))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

@@ -21,7 +21,9 @@
 
 #include "autograd/tape.h"
 #include "ops/attention/lsh/lsh.h"
+#include "ops/attention/rotary.h"
 #include "ops/attention/shared/arguments.h"
+#include "ops/convolution/causal_convolution.h"
 #include "ops/convolution/convolution.h"
 #include "ops/elementwise/binary_functions.h"
 #include "ops/elementwise/broadcast.h"
@@ -33,6 +35,7 @@
 #include "ops/recurrent/recurrence.h"
 #include "ops/rows/batchnorm.h"
 #include "ops/rows/layernorm.h"
+#include "ops/rows/rms_norm.h"
 #include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/windows.h"

@@ -31,10 +31,10 @@ Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b);
  * [..., out]. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
-/* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu or
- * op_gelu_tanh in fewer passes over memory. Saves x weight^T + bias for gelu; for relu only out, on
- * CUDA also one bit per element. Raises if bias is NULL. */
-typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
+/* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu,
+ * op_gelu_tanh or op_silu in fewer passes over memory. Saves x weight^T + bias; for relu only out,
+ * on CUDA also one bit per element. Raises if bias is NULL. */
+typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_SILU } Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
@@ -52,6 +52,24 @@ typedef struct Conv2dOptions {
  * PyTorch's weight is [O, C, height, width], its images are [B, C, H, W]. Raises if no window fits
  * into x. */
 Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options);
+
+typedef struct CausalConvolutionOptions {
+    Tensor *lengths; /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
+                      * positions */
+    Tensor *offsets; /* NULL; int32 [S + 1], B = 1: S sequences are stored one after another, as in
+                      * CausalLinearAttentionOptions. Excludes lengths. */
+    Tensor *state;   /* NULL: zeros; [B, K - 1, C] (with offsets [S, K - 1, C]): the inputs of the
+                      * K - 1 positions before these */
+} CausalConvolutionOptions;
+
+/* out_ic = bias_c + sum_k weight_ck x_{i+k-K+1},c: each channel of a sequence convolved over time
+ * with its own K taps, of which the last is the present. x [B, N, C], weight [C, K], K from 2 on,
+ * bias [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
+ * *final_state becomes the last K - 1 inputs of each sequence, Real: as state of the next part of
+ * the sequences it continues them, down to one position per call. PyTorch's Conv1d with
+ * groups = C has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
+Tensor *op_causal_convolution(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
+                              CausalConvolutionOptions options, Tensor **final_state);
 
 /* ---------------------------------------------------------------------------------- elementwise
  * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where
@@ -121,6 +139,10 @@ Tensor *op_elu(Tape *tape, Tensor *x);
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x);
 /* out = ln(1 + e^x) */
 Tensor *op_softplus(Tape *tape, Tensor *x);
+/* out = x sigmoid(x)  (Hendrycks and Gimpel 2016; Elfwing, Uchibe, Doya 2018) */
+Tensor *op_silu(Tape *tape, Tensor *x);
+/* out = ln sigmoid(x) = -ln(1 + e^-x), without overflow */
+Tensor *op_log_sigmoid(Tape *tape, Tensor *x);
 /* out = max(x, 0)^2 */
 Tensor *op_squared_relu(Tape *tape, Tensor *x);
 
@@ -140,6 +162,12 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
  * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
  * eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
+/* out_c = x_c / sqrt(sum_j x_j^2 / C + eps) weight_c, in each row of x [..., C]; weight [C], or
+ * NULL: ones; returns [..., C]  (Zhang and Sennrich 2019). Models that store weight - 1 pass
+ * op_add_scalar(tape, weight, 1). Raises unless eps > 0. */
+Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps);
+/* out_c = x_c / sqrt(sum_j x_j^2 + eps), likewise: rows of length 1 but for eps. */
+Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
 /* out_c = (x_c - mean_c) / sqrt(variance_c + eps) weight_c + bias_c, each channel c of x [..., C]
  * normalized over all leading axes (Ioffe and Szegedy 2015); the other tensors are [C], Real;
  * returns [..., C]. With training on (tape_set_training), mean and the biased variance are the
@@ -510,6 +538,21 @@ Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options);
 /* The same over j != i, without a causal mask. */
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options);
+
+typedef struct RotaryOptions {
+    int64_t dims;      /* D, even: the first dims elements of a head are rotated */
+    int64_t heads;     /* all: the first heads are rotated, such as 2 H of a packed query */
+    double base;       /* 10000 */
+    bool halves;       /* false: pairs (2 i, 2 i + 1), as in the paper; true: (i, i + dims / 2), as
+                        * in GPT-NeoX, Llama, Qwen */
+    Tensor *positions; /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: to decode, or when packed */
+} RotaryOptions;
+
+/* out = x with each pair i of a head's elements rotated by the angle p base^(-2 i / dims) of its
+ * position p: x [B, N, H, D], queries or keys, whose products then depend on the difference of
+ * their positions; returns x's shape  (Su et al. 2021, RoFormer, equation 34). Angles are computed
+ * in double: positions of 10^6 and more keep their digits. */
+Tensor *op_rotary(Tape *tape, Tensor *x, RotaryOptions options);
 
 #ifdef __cplusplus
 }

@@ -70,6 +70,9 @@ static inline double gelu_du(double x)
     ROW(elu, op_elu, ANY, 4e-7, x > 0 ? x : expm1(x), x > 0 ? 1 : exp(x))                          \
     ROW(elu_plus_one, op_elu_plus_one, ANY, 4e-7, x > 0 ? x + 1 : exp(x), x > 0 ? 1 : exp(x))      \
     ROW(softplus, op_softplus, ANY, 4e-7, log1p(exp(x)), 1 / (1 + exp(-x)))                        \
+    ROW(silu, op_silu, ANY, 1e-6, x / (1 + exp(-x)),                                               \
+        (1 + x / (1 + exp(x))) / (1 + exp(-x)))                                                    \
+    ROW(log_sigmoid, op_log_sigmoid, ANY, 4e-7, -log1p(exp(-x)), 1 / (1 + exp(x)))                 \
     ROW(squared_relu, op_squared_relu, KINKED, 4e-7, x > 0 ? x * x : 0, 2 * fmax(x, 0))            \
     ROW(scale, op_scale_by_constant, ANY, 4e-7, -2.5 * x, -2.5)                                    \
     ROW(add_scalar, op_add_constant, ANY, 4e-7, x + 0.75, 1)                                       \

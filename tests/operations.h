@@ -323,6 +323,38 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     return with_final(tape, parts, 2);
 }
 
+/* out and the final state: x, taps and, if there are any, a bias and a state */
+static inline Tensor *convolve(Tape *tape, Tensor **x, CausalConvolutionOptions options)
+{
+    Tensor *parts[2];
+    options.state = x[3];
+    parts[0] = op_causal_convolution(tape, x[0], x[1], x[2], options, parts + 1);
+    return with_final(tape, parts, 2);
+}
+
+static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
+{
+    const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
+    return convolve(
+        tape, x, (CausalConvolutionOptions){ .offsets = tape_input_i32(tape, offsets, shape(5)) });
+}
+
+/* By halves of 4 elements of all heads but the last; positions far apart, of each sequence. */
+static inline Tensor *rotate_far(Tape *tape, Tensor *x)
+{
+    const int64_t *size = x->shape.size;
+    int32_t positions[256];
+    for (int32_t i = 0; i < size[0] * size[1]; i++)
+        positions[i] = i * 7919 % 1000003;
+    return op_rotary(
+        tape, x,
+        (RotaryOptions){ .dims = 4,
+                         .heads = size[2] > 1 ? size[2] - 1 : 1,
+                         .base = 500,
+                         .halves = true,
+                         .positions = tape_input_i32(tape, positions, shape(size[0], size[1])) });
+}
+
 /* -------------------------------------------------------------------------------------- rows */
 /* clang-format off */
 #define SHAPE(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
@@ -373,6 +405,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
         UNMEASURED, { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(41, 24), P(41) },                \
         { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
+    ROW(linear_silu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_SILU), UNMEASURED,    \
+        { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(136, 24), P(136) })                          \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
     ROW(where, op_where(tape, x[2], x[0], x[1]), PASSES(4, 10),                                    \
@@ -394,6 +428,15 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(3, 50, 24), P(24), P(24) },                                                            \
         { S(200, 256), P(256), P(256) }, { S(3, 1500), P(1500), P(1500) },                         \
         { S(20, 2500), P(2500), P(2500) })                                                         \
+    ROW(rms_norm, op_rms_norm(tape, x[0], x[1], 1e-3), PASSES(2, 5),                               \
+        { S(ROWS, WIDTH), P(WIDTH) }, { S(5), P(5) }, { S(3, 19), P(19) }, { S(70, 3), P(3) },     \
+        { S(2, 1, 3, 17), P(17) }, { S(200, 256), P(256) }, { S(20, 2500), P(2500) })              \
+    ROW(rms_norm_one_plus, op_rms_norm(tape, x[0], op_add_scalar(tape, x[1], 1), 1e-3),            \
+        UNMEASURED, { S(3, 19), P(19) }, { S(37, 24), P(24) })                                     \
+    ROW(rms_norm_alone, op_rms_norm(tape, x[0], NULL, 1e-3), UNMEASURED,                           \
+        { S(3, 7) }, { S(2, 3, 2, 19) }, { S(5, 1500) })                                           \
+    ROW(l2_normalize, op_l2_normalize(tape, x[0], 1e-3), PASSES(2, 5), { S(ROWS, WIDTH) },         \
+        { S(5) }, { S(2, 3, 2, 19) }, { S(70, 3) }, { S(20, 1500) })                               \
     ROW(batchnorm, batchnorm(tape, x, true), PASSES(3, 8),                                         \
         { S(ROWS, WIDTH), P(WIDTH), P(WIDTH) }, { S(5, 1), P(1), P(1) },                           \
         { S(5, 19), P(19), P(19) }, { S(2, 3, 3, 4), P(4), P(4) }, { S(70, 3), P(3), P(3) },       \
@@ -560,6 +603,23 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         UNMEASURED, { P(2, 3, 3, 2) })                                                             \
     ROW(max_pool, op_max_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.5, 3),                 \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
+    ROW(causal_convolution,                                                                        \
+        op_causal_convolution(tape, x[0], x[1], x[2], (CausalConvolutionOptions){ 0 }, NULL),      \
+        PASSES(2, 6),                                                                              \
+        { S(SEQUENCES, POSITIONS, WIDTH), P(WIDTH, 4), P(WIDTH) },                                 \
+        { S(2, 5, 3), P(3, 4), P(3) }, { S(1, 1, 1), P(1, 2), P(1) },                              \
+        { S(3, 2, 5), P(5, 7) }, { S(3, 41, 37), P(37, 4), P(37) },                                \
+        { S(2, 150, 130), P(130, 3), P(130) }, { S(1, 2100, 7), P(7, 5), P(7) })                   \
+    ROW(convolution_state, convolve(tape, x, (CausalConvolutionOptions){ 0 }), UNMEASURED,         \
+        { S(2, 5, 3), P(3, 4), P(3), P(2, 3, 3) }, { S(2, 2, 3), P(3, 4), P(3), P(2, 3, 3) },      \
+        { S(2, 1, 5), P(5, 4), P(5) }, { S(3, 41, 37), P(37, 3), P(37), P(3, 2, 37) })             \
+    ROW(convolution_lengths,                                                                       \
+        convolve(tape, x, (CausalConvolutionOptions){ .lengths = lengths_of(tape, x[0]) }),        \
+        UNMEASURED, { S(2, 5, 3), P(3, 4), P(3), P(2, 3, 3) },                                     \
+        { S(3, 41, 37), P(37, 3), P(37), P(3, 2, 37) })                                            \
+    ROW(convolution_offsets, convolve_by_offsets(tape, x), UNMEASURED,                             \
+        { S(1, 9, 3), P(3, 4), P(3), P(4, 3, 3) }, { S(1, 9, 3), P(3, 4) },                        \
+        { S(1, 101, 37), P(37, 3), P(37), P(4, 2, 37) })                                           \
     ROW(max_pool_overlap, op_max_pool(tape, far_apart(tape, x[0]), (Window){ 3, 2, 1, 1 }),        \
         UNMEASURED,                                                                                \
         { S(2, 5, 4, 3) }, { S(1, 1, 1, 1) }, { S(3, 6, 4, 16) }, { S(2, 4, 30, 130) })            \
@@ -592,6 +652,12 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM), S(RANDOM, HEAD_DIM) }, { S(4), S(5, 4) },      \
         { S(2, 1, 3, 1), S(2, 1) }, { S(3, 4), S(5, 4) }, { S(3, 7, 9), S(5, 9) },                 \
         { S(37, 8), S(1100, 8) })                                                                  \
+    ROW(rotary, op_rotary(tape, x[0], (RotaryOptions){ 0 }), PASSES(2, 4),                         \
+        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(2, 5, 3, 4) }, { S(1, 1, 1, 2) },        \
+        { S(2, 37, 3, 10) }, { S(3, 130, 2, 32) })                                                 \
+    ROW(rotary_halves, op_rotary(tape, x[0], (RotaryOptions){ .halves = true }), UNMEASURED,       \
+        { S(2, 5, 3, 4) }, { S(3, 130, 2, 32) })                                                   \
+    ROW(rotary_far, rotate_far(tape, x[0]), UNMEASURED, { S(2, 5, 3, 5) }, { S(2, 37, 2, 24) })    \
     ROW(causal_linear_attention,                                                                   \
         op_causal_linear_attention(tape, x[0], x[1], x[2], USUAL_EPS, NULL),                       \
         FLOPS(4.0 * HEAD_DIM, 14.0 * HEAD_DIM), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },          \

@@ -27,10 +27,13 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(linear_relu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(linear_gelu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(linear_gelu_tanh, { S(B_, N_, K_), P(M_, K_), P(M_) })                                     \
+    ROW(linear_silu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
     ROW(add_row, { S(B_, N_, M_), S(M_) }) ROW(dropout, { S(B_, N_, M_) })                         \
     ROW(where, { S(ONE_OR(B_, K_), N_ + 2, M_), S(B_, 1, M_), WEIGHTS(N_ + 2, ONE_OR(M_, H_)) })   \
     ROW(used_twice, { S(N_, M_) }) ROW(softmax, { S(B_, N_, M_) })                                 \
     ROW(log_softmax, { S(N_, M_ * K_) }) ROW(layernorm, { S(B_, N_, M_), P(M_), P(M_) })           \
+    ROW(rms_norm, { S(B_, N_, M_), P(M_) }) ROW(rms_norm_one_plus, { S(N_, M_), P(M_) })           \
+    ROW(rms_norm_alone, { S(N_, M_) }) ROW(l2_normalize, { S(B_, N_, H_, M_) })                    \
     ROW(batchnorm, { S(B_, N_ + 3, M_), P(M_), P(M_) })                                            \
     ROW(batchnorm_running, { S(B_, N_, M_), P(M_), P(M_) })                                        \
     ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
@@ -64,6 +67,10 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(unfold, { S(B_, N_, M_, H_) }) ROW(unfold_inside, { S(B_, N_ + 1, M_ + 2, H_) })           \
     ROW(conv2d, { S(B_, N_, M_, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                            \
     ROW(conv2d_3_by_3, { S(B_, N_, H_, M_), P(K_, 3, 3, M_), P(K_) })                              \
+    ROW(causal_convolution, { S(B_, N_, M_), P(M_, 1 + H_), P(M_) })                               \
+    ROW(convolution_state, { S(B_, N_, M_), P(M_, 1 + H_), P(M_), P(B_, H_, M_) })                 \
+    ROW(convolution_lengths, { S(2, N_, M_), P(M_, 1 + H_), P(M_), P(2, H_, M_) })                 \
+    ROW(convolution_offsets, { S(1, N_ + 2, M_), P(M_, 1 + H_), P(M_), P(4, H_, M_) })             \
     ROW(unfold_3_by_3, { S(B_, N_, M_, H_) })                                                      \
     ROW(max_pool_overlap, { S(B_, N_, M_, K_) })                                                   \
     ROW(average_pool, { S(B_, N_ + 1, M_ + 1, K_) })                                               \
@@ -71,6 +78,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(slice_half, { S(N_, M_ + 1) }) ROW(split, { S(N_, 3 * M_) })                               \
     ROW(polynomial_features, { S(N_, M_) })                                                        \
     ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \
+    ROW(rotary, { S(B_, N_, H_, 2 * M_) }) ROW(rotary_halves, { S(B_, N_, H_, 2 * M_) })           \
+    ROW(rotary_far, { S(B_, N_, H_, 3 + M_) })                                                     \
     ROW(linear_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })             \
     ROW(softmax_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })            \
     ROW(masked_attention, { S(2, N_, H_, M_), S(2, K_, H_, M_), S(2, K_, H_, N_) })                \

@@ -109,6 +109,7 @@ TEST(infinite_arguments_have_their_limits)
         { op_elu_plus_one, { 0, 0, 1, 1001, INFINITY } },
         { op_softplus, { 0, 0, (Real)0.69314718055994531, 1000, INFINITY } },
         { op_squared_relu, { 0, 0, 0, 1000000, INFINITY } },
+        { op_log_sigmoid, { -INFINITY, -1000, (Real)-0.69314718055994531, 0, 0 } },
     };
     begin();
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -215,13 +216,23 @@ TEST(gelus_keep_their_digits_in_the_negative_tail)
     tape_free(tape);
 }
 
-/* Both gelus are exactly x or 0 for large |x|, also where the powers of x overflow. */
-TEST(gelus_far_out_are_x_or_0)
+static Tensor *silu_vector(Tape *t, Tensor **in)
 {
-    const Real x[] = { (Real)-3e38, (Real)-1e20, -100, 100, (Real)1e20, (Real)3e38 };
-    Tensor *(*const gelus[])(Tape * tape, Tensor * x) = { op_gelu, op_gelu_tanh };
+    return op_silu(t, in[0]);
+}
+
+TEST(reference_vectors)
+{
+    check_vector("silu.safetensors", "x", silu_vector);
+}
+
+/* Gelus and silu are exactly x or 0 for large |x|, also where the powers of x overflow. */
+TEST(gelus_and_silu_far_out_are_x_or_0)
+{
+    const Real x[] = { (Real)-3e38, (Real)-1e20, -1000, 1000, (Real)1e20, (Real)3e38 };
+    Tensor *(*const gelus[])(Tape * tape, Tensor * x) = { op_gelu, op_gelu_tanh, op_silu };
     begin();
-    for (int g = 0; g < 2; g++) {
+    for (int g = 0; g < 3; g++) {
         Tensor *input = tape_variable(tape, x, shape(6));
         Tensor *out = tensor_keep(gelus[g](tape, input));
         tape_backward(tape, op_sum(tape, out, ALL_AXES));

@@ -104,6 +104,51 @@ TEST(a_config_of_zeros_means_the_defaults)
     end();
 }
 
+/* Both forms start as the norm alone; then the stored weight differs by 1. */
+TEST(rms_norms_scale_by_weight_or_by_one_plus_weight)
+{
+    enum { WIDTH = 7 };
+    begin();
+    const RmsNorm norms[] = { nn_rms_norm(params, "a", WIDTH),
+                              nn_rms_norm_one_plus(params, "b", WIDTH) };
+    Tensor *x = tape_variable(tape, test_normal(1, 3 * WIDTH), shape(3, WIDTH));
+    for (int i = 0; i < 2; i++) {
+        const Real *alone = test_values(op_rms_norm(tape, x, NULL, 1e-6));
+        assert_close(test_values(nn_rms_norm_forward(tape, &norms[i], x)), alone, 3 * WIDTH, 1e-6);
+        Real *weights = test_normal(2, WIDTH), *expected = test_zeros(3 * WIDTH);
+        tensor_write(norms[i].weight, weights);
+        for (int j = 0; j < 3 * WIDTH; j++)
+            expected[j] = alone[j] * (weights[j % WIDTH] + (Real)i);
+        assert_close(test_values(nn_rms_norm_forward(tape, &norms[i], x)), expected, 3 * WIDTH,
+                     1e-6);
+    }
+    ck_assert(params_find(params, "a.weight") == norms[0].weight);
+    end();
+}
+
+TEST(gated_feed_forward_is_its_three_linear_layers)
+{
+    enum { ROWS = 4, WIDTH = 6, INNER = 9 };
+    begin();
+    const GatedFeedForward layer = nn_gated_feed_forward(params, "ff", WIDTH, INNER);
+    Tensor *x = tape_variable(tape, test_normal(1, ROWS * WIDTH), shape(ROWS, WIDTH));
+    assert_weight("ff.gate.weight", shape(INNER, WIDTH));
+    assert_weight("ff.up.weight", shape(INNER, WIDTH));
+    assert_weight("ff.down.weight", shape(WIDTH, INNER));
+    ck_assert_double_le(largest(layer.gate_up), 1 / sqrt(WIDTH));
+    ck_assert_double_le(largest(layer.down), 1 / 3.0);
+    Tensor *gate = op_linear(tape, x, params_find(params, "ff.gate.weight"), NULL);
+    Tensor *up = op_linear(tape, x, params_find(params, "ff.up.weight"), NULL);
+    Tensor *expected = op_multiply(tape, op_multiply(tape, gate, op_sigmoid(tape, gate)), up);
+    expected = op_linear(tape, expected, params_find(params, "ff.down.weight"), NULL);
+    Tensor *out = nn_gated_feed_forward_forward(tape, &layer, x);
+    assert_close(test_values(out), test_values(expected), ROWS * WIDTH, 1e-6);
+    tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+    ck_assert(largest(tensor_gradient(params_find(params, "ff.gate.weight"))) > 0);
+    ck_assert(largest(tensor_gradient(params_find(params, "ff.up.weight"))) > 0);
+    end();
+}
+
 TEST(initial_weights_are_those_of_the_papers_code)
 {
     begin();
@@ -113,12 +158,15 @@ TEST(initial_weights_are_those_of_the_papers_code)
     Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
     Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ 5, 5, 0, 0 });
+    CausalConvolution causal = nn_causal_convolution(params, "causal", 100, 4);
     const struct {
         const Tensor *tensor;
         double bound;
     } uniform[] = { { linear.weight, 0.2 },
                     { conv.weight, 0.1 },
                     { conv.bias, 0.1 },
+                    { causal.weight, 0.5 },
+                    { causal.bias, 0.5 },
                     { linear.bias, 0.2 },
                     { attention.input.weight, 0.25 },
                     { attention.input.bias, 0.25 },
@@ -222,8 +270,8 @@ TEST(invalid_configs_raise)
                   nn_transformer(params, "t", CONFIG(.dropout = NAN)));
     assert_raises("nn_transformer: initial_std is -1, expected 0 or more, and finite",
                   nn_transformer(params, "t", CONFIG(.initial_std = -1)));
-    assert_raises("nn_transformer: there is no activation 3",
-                  nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
+    assert_raises("nn_transformer: there is no activation 4",
+                  nn_transformer(params, "t", CONFIG(.activation = (Activation)4)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
                   nn_dropout(-0.5));
     assert_raises("nn_linear_forward: the layer is NULL", nn_linear_forward(tape, NULL, NULL));
@@ -246,6 +294,18 @@ TEST(invalid_configs_raise)
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
                   nn_embedding(params, "e", 3, -1));
     assert_raises("nn_layernorm: n: width is 0, expected 1 or more", nn_layernorm(params, "n", 0));
+    assert_raises("nn_causal_convolution: c: channels is 3 and taps 1, expected 1 or more and 2 or "
+                  "more",
+                  nn_causal_convolution(params, "c", 3, 1));
+    assert_raises(
+        "nn_causal_convolution_forward: the layer is NULL",
+        nn_causal_convolution_forward(tape, NULL, NULL, (CausalConvolutionOptions){ 0 }, NULL));
+    assert_raises("nn_gated_feed_forward: f: width is 3 and inner 0, expected 1 or more",
+                  nn_gated_feed_forward(params, "f", 3, 0));
+    assert_raises("nn_gated_feed_forward_forward: the layer is NULL",
+                  nn_gated_feed_forward_forward(tape, NULL, NULL));
+    assert_raises("nn_rms_norm: n: width is 0, expected 1 or more", nn_rms_norm(params, "n", 0));
+    assert_raises("nn_rms_norm_forward: the layer is NULL", nn_rms_norm_forward(tape, NULL, NULL));
     assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",
                   nn_sinusoidal_positions(params, 0, 4));
     assert_raises("shape: a tensor of these 2 sizes would take 2^63 bytes or more",

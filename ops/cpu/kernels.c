@@ -22,6 +22,7 @@ const Kernels cpu_kernels = {
     .cast = cast_cpu,
     /* rows */
     .layernorm_backward = layernorm_backward_cpu,
+    .rms_norm_backward = rms_norm_backward_cpu,
     .batchnorm_forward = batchnorm_forward_cpu,
     .batchnorm_backward = batchnorm_backward_cpu,
     .residual_layernorm_forward = residual_layernorm_forward_cpu,
@@ -36,6 +37,9 @@ const Kernels cpu_kernels = {
     .conv2d_forward = conv2d_forward_cpu,
     .conv2d_backward_x = conv2d_backward_x_cpu,
     .conv2d_backward_weight = conv2d_backward_weight_cpu,
+    .causal_convolution_forward = causal_convolution_forward_cpu,
+    .causal_convolution_backward_x = causal_convolution_backward_x_cpu,
+    .causal_convolution_backward_weight = causal_convolution_backward_weight_cpu,
     /* layout */
     .transpose = transpose_cpu,
     .fold = fold_cpu,
@@ -92,6 +96,8 @@ const Kernels cpu_bf16_kernels = {
     .log_softmax_backward = log_softmax_backward_bf16,
     .layernorm_forward = layernorm_forward_bf16,
     .layernorm_backward = layernorm_backward_bf16,
+    .rms_norm_forward = rms_norm_forward_bf16,
+    .rms_norm_backward = rms_norm_backward_bf16,
     .batchnorm_forward = batchnorm_forward_bf16,
     .batchnorm_backward = batchnorm_backward_bf16,
     .residual_layernorm_forward = residual_layernorm_forward_bf16,
@@ -106,6 +112,9 @@ const Kernels cpu_bf16_kernels = {
     .conv2d_forward = conv2d_forward_bf16,
     .conv2d_backward_x = conv2d_backward_x_bf16,
     .conv2d_backward_weight = conv2d_backward_weight_bf16,
+    .causal_convolution_forward = causal_convolution_forward_bf16,
+    .causal_convolution_backward_x = causal_convolution_backward_x_bf16,
+    .causal_convolution_backward_weight = causal_convolution_backward_weight_bf16,
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,
@@ -151,4 +160,6 @@ const Kernels cpu_bf16_kernels = {
     .polynomial_features_backward = polynomial_features_backward_bf16,
     .random_features_forward = random_features_forward_bf16,
     .random_features_backward = random_features_backward_bf16,
+    /* attention: rotary positions */
+    .rotary = rotary_bf16,
 };

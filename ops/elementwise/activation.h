@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 /* Of op_linear: f(y) = y. */
-#define ACTIVATION_NONE ((Activation)(ACTIVATION_GELU_TANH + 1))
+#define ACTIVATION_NONE ((Activation)(ACTIVATION_SILU + 1))
 
 /* f(y), and g f'(y), where for relu y may be f(y). */
 MATH_FUNCTION Real activation_of(Activation f, Real y)
@@ -18,6 +18,8 @@ MATH_FUNCTION Real activation_of(Activation f, Real y)
         return gelu(y);
     case ACTIVATION_GELU_TANH:
         return gelu_tanh(y);
+    case ACTIVATION_SILU:
+        return silu(y);
     default: /* ACTIVATION_NONE */
         return y;
     }
@@ -31,6 +33,8 @@ MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
         return gelu_gradient(g, y);
     case ACTIVATION_GELU_TANH:
         return gelu_tanh_gradient(g, y);
+    case ACTIVATION_SILU:
+        return silu_gradient(g, y);
     default: /* ACTIVATION_NONE */
         return g;
     }
@@ -48,6 +52,9 @@ MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
         break;                                                                                     \
     case ACTIVATION_GELU_TANH:                                                                     \
         function(ACTIVATION_GELU_TANH, __VA_ARGS__);                                               \
+        break;                                                                                     \
+    case ACTIVATION_SILU:                                                                          \
+        function(ACTIVATION_SILU, __VA_ARGS__);                                                    \
         break;                                                                                     \
     default:                                                                                       \
         function(ACTIVATION_NONE, __VA_ARGS__);                                                    \

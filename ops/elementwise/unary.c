@@ -103,6 +103,8 @@ Tensor *op_gelu_tanh(Tape *tape, Tensor *x)    { return unary(tape, UNARY_gelu_t
 Tensor *op_elu(Tape *tape, Tensor *x)          { return unary(tape, UNARY_elu, x); }
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x) { return unary(tape, UNARY_elu_plus_one, x); }
 Tensor *op_softplus(Tape *tape, Tensor *x)     { return unary(tape, UNARY_softplus, x); }
+Tensor *op_silu(Tape *tape, Tensor *x)         { return unary(tape, UNARY_silu, x); }
+Tensor *op_log_sigmoid(Tape *tape, Tensor *x)  { return unary(tape, UNARY_log_sigmoid, x); }
 Tensor *op_sqrt(Tape *tape, Tensor *x)         { return unary(tape, UNARY_sqrt, x); }
 Tensor *op_square(Tape *tape, Tensor *x)       { return unary(tape, UNARY_square, x); }
 Tensor *op_abs(Tape *tape, Tensor *x)          { return unary(tape, UNARY_abs, x); }

@@ -90,6 +90,18 @@ MATH_FUNCTION Real softplus(Real x)
 }
 MATH_FUNCTION Real softplus_gradient(Real dout, Real x) { return real_times_sigmoid(dout, x); }
 
+/* silu: out = x s, s = 1 / (1 + e^-x)  (Hendrycks and Gimpel 2016; Elfwing et al. 2018)
+ *   d out / dx = s + x ds/dx, ds/dx = s (1 - s) */
+MATH_FUNCTION Real silu(Real x)                     { return real_times_sigmoid(x, x); }
+MATH_FUNCTION Real silu_gradient(Real dout, Real x)
+{
+    const Real s = real_sigmoid(x);
+    return dout * s * (1 + x * (1 - s));
+}
+
+/* log_sigmoid: out = ln(1 / (1 + e^-x)) = -softplus(-x)
+ *   d out / dx = softplus'(-x) = sigmoid(-x) */
+
 /* abs: out = |x|
  *   d out / dx = -1 for x < 0, 1 for x > 0; 0 at 0 */
 MATH_FUNCTION Real abs_gradient(Real dout, Real x)  { return x == 0 ? 0 : x < 0 ? -dout : dout; }
@@ -125,6 +137,8 @@ MATH_FUNCTION Real pow_gradient(Real dout, Real x, Real c)
     ROW(elu,          elu(x),                  out > 0 ? dout : dout * (out + 1),        out)      \
     ROW(elu_plus_one, x > 0 ? x + 1 : real_exp(x), out > 1 ? dout : dout * out,          out)      \
     ROW(softplus,     softplus(x),             softplus_gradient(dout, x),               x)        \
+    ROW(silu,         silu(x),                 silu_gradient(dout, x),                   x)        \
+    ROW(log_sigmoid,  -softplus(-x),           softplus_gradient(dout, -x),              x)        \
     ROW(sqrt,         real_sqrt(x),            dout / (2 * out),                         out)      \
     ROW(square,       x * x,                   2 * x * dout,                             x)        \
     ROW(abs,          real_abs(x),             abs_gradient(dout, x),                    x)        \

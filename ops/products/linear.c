@@ -5,7 +5,7 @@
  *   h_ro = g_ro f'(y_ro)
  *   dx_ri <- sum_o h_ro weight_oi     dweight_oi <- sum_r h_ro x_ri     dbias_o <- sum_r h_ro
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
- * Saved for the backward pass: y for gelu; nothing for relu, since out > 0 where y > 0. */
+ * Saved for the backward pass: y; nothing for relu, since out > 0 where y > 0. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
@@ -120,7 +120,7 @@ static Tensor *linear(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight
                   .outputs = { out },
                   .attributes = tape_save(tape, &f, sizeof f),
                   .tape = tape };
-    if (tape_is_recording(tape) && (f == ACTIVATION_GELU || f == ACTIVATION_GELU_TANH))
+    if (tape_is_recording(tape) && f != ACTIVATION_NONE && f != ACTIVATION_RELU)
         node.saved[SAVED_Y] = tape_tensor_of(tape, type, out_shape);
     kernels_on(out->device, TENSOR_REAL)
         ->linear_forward(&(LinearPass){ .out = out->data,
@@ -150,7 +150,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation)
 {
-    if ((unsigned)activation > ACTIVATION_GELU_TANH)
+    if ((unsigned)activation > ACTIVATION_SILU)
         tape_error(tape, "op_linear_activation: there is no activation %d", (int)activation);
     tape_use(tape, "op_linear_activation: bias", bias); /* raises if NULL */
     return linear(tape, LINEAR_LABELS("op_linear_activation"), x, weight, bias, activation);

@@ -1,0 +1,33 @@
+/* A causal convolution over time, of each channel by itself (op_causal_convolution). */
+#include "nn/internal.h"
+
+CausalConvolution nn_causal_convolution_with(Params *params, const char *name, int64_t channels,
+                                             int64_t taps, LinearConfig config)
+{
+    if (channels < 1 || taps < 2)
+        error_raise("nn_causal_convolution: %s: channels is %lld and taps %lld, expected 1 or more "
+                    "and 2 or more",
+                    name, (long long)channels, (long long)taps);
+    const Initializer uniform = nn_linear_config(taps, 0).weight;
+    CausalConvolution convolution = { NULL, NULL };
+    convolution.weight = params_add(params, nn_name(name, "weight").text, shape(channels, taps),
+                                    config.weight.kind ? config.weight : uniform);
+    if (!config.no_bias)
+        convolution.bias = params_add(params, nn_name(name, "bias").text, shape(channels),
+                                      config.bias.kind ? config.bias : uniform);
+    return convolution;
+}
+
+CausalConvolution nn_causal_convolution(Params *params, const char *name, int64_t channels,
+                                        int64_t taps)
+{
+    return nn_causal_convolution_with(params, name, channels, taps, (LinearConfig){ 0 });
+}
+
+Tensor *nn_causal_convolution_forward(Tape *tape, const CausalConvolution *convolution, Tensor *x,
+                                      CausalConvolutionOptions options, Tensor **final_state)
+{
+    nn_need_layer("nn_causal_convolution_forward", convolution);
+    return op_causal_convolution(tape, x, convolution->weight, convolution->bias, options,
+                                 final_state);
+}
