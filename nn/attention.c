@@ -8,6 +8,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Added to the squared lengths of the delta rule's queries and keys. */
+static const double L2_EPS = 1e-6;
+
 /* ---------------------------------------------------------------------------------- projections */
 static void draw_projection(const char *function, Tensor *projection, Random *random)
 {
@@ -59,6 +62,60 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
     return input;
 }
 
+/* Whether the kind has the gates of linear attention: the config's decay, convolution, output
+ * gate. */
+static bool is_gated(AttentionKind kind)
+{
+    return kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_DELTA_RULE;
+}
+
+static Decay decay_of(const TransformerConfig *config)
+{
+    if (config->attention == ATTENTION_CAUSAL_SOFTMAX)
+        return config->softmax_decay;
+    return is_gated(config->attention) ? config->decay : DECAY_NONE;
+}
+
+/* Per head -r_h, or c_h; see Decay. */
+static Tensor *decay_constants(Params *params, Decay decay, int64_t H)
+{
+    Real *host = memory_allocate((size_t)H * sizeof *host);
+    if (!host)
+        error_raise("nn_attention: memory is exhausted: a decay of %lld heads", (long long)H);
+    for (int64_t h = 0; h < H; h++) {
+        const double rate = exp2(-5 - (H > 1 ? 4.0 * (double)h / (double)(H - 1) : 0));
+        host[h] = (Real)(decay == DECAY_CONSTANT ? -rate : log(expm1(rate)));
+    }
+    Tensor *constants = params_constant(params, host, shape(H));
+    free(host);
+    return constants;
+}
+
+/* Decay, beta, convolution, output gate and norm, as far as the kind has them. */
+static void add_gates(Params *params, const char *name, Attention *attention,
+                      const TransformerConfig *config)
+{
+    const int64_t H = config->heads, D = config->head_dim, width = H * D;
+    const Decay decay = decay_of(config);
+    const bool delta = config->attention == ATTENTION_DELTA_RULE;
+    if (decay)
+        attention->decay_constant = decay_constants(params, decay, H);
+    if (decay == DECAY_LEARNED)
+        attention->decay = nn_linear_part(params, name, "decay", width, H, config->initial_std);
+    if (delta)
+        attention->beta = nn_linear_part(params, name, "beta", width, H, config->initial_std);
+    if (!is_gated(config->attention))
+        return;
+    attention->unnormalized = config->unnormalized && !delta;
+    if (config->convolution)
+        attention->convolution = nn_causal_convolution(params, nn_name(name, "convolution").text,
+                                                       3 * width, config->convolution);
+    if (config->output_gate)
+        attention->gate = nn_linear_part(params, name, "gate", width, width, config->initial_std);
+    if (delta || attention->unnormalized)
+        attention->norm = nn_rms_norm(params, nn_name(name, "norm").text, D);
+}
+
 /* Without its linear layers */
 static Attention attention_new(Params *params, const char *name, TransformerConfig config)
 {
@@ -71,6 +128,7 @@ static Attention attention_new(Params *params, const char *name, TransformerConf
         .lsh_rounds = config.lsh_rounds,
         .lsh_chunk = config.lsh_chunk,
         .lsh_buckets = config.lsh_buckets,
+        .max_beta = config.max_beta,
     };
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
@@ -84,6 +142,7 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
     Attention attention = attention_new(params, name, config);
     attention.input = input_new(params, name, &attention, config.initial_std);
     attention.output = nn_linear_part(params, name, "out", width, width, nn_residual_std(&config));
+    add_gates(params, name, &attention, &config);
     return attention;
 }
 
@@ -131,8 +190,14 @@ static Tensor *map_features(Tape *tape, const Attention *attention, Tensor *x, b
     return op_random_features(tape, x, attention->projection);
 }
 
+/* The gates of a layer's positions, [B, N, H]; NULL: the layer has none. See gates_of. */
+typedef struct Gates {
+    Tensor *log_decay, *beta;
+} Gates;
+
 static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
-                             Tensor *value, Tensor *key_lengths, const AttentionCache *cache)
+                             Tensor *value, Tensor *key_lengths, Tensor *log_decay,
+                             const AttentionCache *cache)
 {
     Tensor *sums = NULL;
     FeatureMap feature_map = (FeatureMap)attention->features;
@@ -156,6 +221,8 @@ static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *que
                                                    .eps = ATTENTION_EPS,
                                                    .key_lengths = key_lengths,
                                                    .form = attention->form,
+                                                   .unnormalized = attention->unnormalized,
+                                                   .log_decay = log_decay,
                                                    .state = cache ? (Tensor *)&cache->state->sums
                                                                   : NULL };
     Tensor *out =
@@ -215,28 +282,47 @@ static Tensor *attend_lsh(Tape *tape, const Attention *attention, Tensor *packed
     return op_lsh_attention(tape, packed, NULL, options);
 }
 
+/* packed [B, N, 3 H, D] */
+static Tensor *attend_delta_rule(Tape *tape, const Attention *attention, Tensor *packed,
+                                 Tensor *beta, DeltaRuleOptions options)
+{
+    const int64_t H = attention->heads;
+    Tensor *query = op_l2_normalize(tape, op_slice(tape, packed, 2, 0, H), L2_EPS);
+    Tensor *key = op_l2_normalize(tape, op_slice(tape, packed, 2, H, H), L2_EPS);
+    Tensor *value = op_slice(tape, packed, 2, 2 * H, H);
+    query = op_scale(tape, query, 1 / sqrt((double)attention->head_dim));
+    return op_delta_rule(tape, query, key, value, beta, options, NULL);
+}
+
 /* query, key and value [B, N, H, D], returned in this shape; or key and value NULL and query
  * [B, N, 3 H, D], the H heads of queries, then of keys, then of values; see attend_lsh. */
 static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
-                      Tensor *value, AttentionOptions options, const AttentionCache *cache)
+                      Tensor *value, AttentionOptions options, Gates gates,
+                      const AttentionCache *cache)
 {
     const AttentionKind kind = attention->kind;
-    const SoftmaxAttentionOptions softmax = { .key_lengths = options.key_lengths,
-                                              .mask = options.mask };
+    Tensor *const key_lengths = options.key_lengths, *const log_decay = gates.log_decay;
+    const SoftmaxAttentionOptions softmax = { .key_lengths = key_lengths,
+                                              .mask = options.mask,
+                                              .log_decay = log_decay };
     if (options.mask && kind != ATTENTION_SOFTMAX && kind != ATTENTION_CAUSAL_SOFTMAX)
         tape_error(tape, "nn_attention: attention %d takes no mask; softmax attention does",
                    (int)kind);
     switch (kind) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
-        return attend_linear(tape, attention, query, key, value, options.key_lengths, cache);
+        return attend_linear(tape, attention, query, key, value, key_lengths, log_decay, cache);
     case ATTENTION_CAUSAL_SOFTMAX:
         return attend_causal_softmax(tape, attention, query, softmax, cache);
     case ATTENTION_SOFTMAX:
         return op_softmax_attention(tape, query, key, value, softmax);
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
-        return attend_lsh(tape, attention, query, options.key_lengths);
+        return attend_lsh(tape, attention, query, key_lengths);
+    case ATTENTION_DELTA_RULE:
+        return attend_delta_rule(
+            tape, attention, query, gates.beta,
+            (DeltaRuleOptions){ .key_lengths = key_lengths, .log_decay = log_decay });
     }
     tape_error(tape, "nn_attention: there is no attention %d", (int)kind);
 }
@@ -256,13 +342,51 @@ static Tensor *join_heads(Tape *tape, const Linear *linear, Tensor *x)
                              op_reshape(tape, x, shape(size[0], size[1], size[2] * size[3])));
 }
 
+/* silu of the causal convolution of packed [B, N, 3 H, D] */
+static Tensor *convolve(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths)
+{
+    const Shape heads = packed->shape;
+    const CausalConvolutionOptions options = { .lengths = key_lengths };
+    packed = op_reshape(tape, packed,
+                        shape(heads.size[0], heads.size[1], heads.size[2] * heads.size[3]));
+    packed = nn_causal_convolution_forward(tape, &attention->convolution, packed, options, NULL);
+    return op_reshape(tape, op_silu(tape, packed), heads);
+}
+
+/* The gates of x [B, N, width], in Real */
+static Gates gates_of(Tape *tape, const Attention *attention, Tensor *x)
+{
+    const Shape all = shape(x->shape.size[0], x->shape.size[1], attention->heads);
+    Tensor *constant = attention->decay_constant;
+    Gates gates = { NULL, NULL };
+    if (attention->decay.weight) {
+        Tensor *z = op_cast(tape, nn_linear_forward(tape, &attention->decay, x), TENSOR_REAL);
+        z = op_softplus(tape, op_add(tape, z, constant));
+        gates.log_decay = op_scale(tape, z, -1);
+    } else if (constant) {
+        gates.log_decay = op_broadcast_to(tape, constant, all);
+    }
+    if (attention->beta.weight) {
+        Tensor *z = op_cast(tape, nn_linear_forward(tape, &attention->beta, x), TENSOR_REAL);
+        gates.beta = op_scale(tape, op_sigmoid(tape, z), attention->max_beta);
+    }
+    return gates;
+}
+
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
                                     AttentionOptions options, const AttentionCache *cache)
 {
     const int64_t D = attention->head_dim;
     check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
     Tensor *packed = split_heads(tape, &attention->input, x, D);
-    Tensor *out = attend(tape, attention, packed, NULL, NULL, options, cache);
+    if (attention->convolution.weight)
+        packed = convolve(tape, attention, packed, options.key_lengths);
+    const Gates gates = gates_of(tape, attention, x);
+    Tensor *out = attend(tape, attention, packed, NULL, NULL, options, gates, cache);
+    if (attention->norm.weight)
+        out = nn_rms_norm_forward(tape, &attention->norm, out);
+    if (attention->gate.weight)
+        out = op_multiply(tape, out, op_silu(tape, split_heads(tape, &attention->gate, x, D)));
     return join_heads(tape, &attention->output, out);
 }
 
@@ -284,6 +408,6 @@ Tensor *nn_cross_attention_forward(Tape *tape, const CrossAttention *cross, Tens
     Tensor *query = split_heads(tape, &attention->input, x, D);
     Tensor *key = split_heads(tape, &cross->key, memory, D);
     Tensor *value = split_heads(tape, &cross->value, memory, D);
-    Tensor *out = attend(tape, attention, query, key, value, options, NULL);
+    Tensor *out = attend(tape, attention, query, key, value, options, (Gates){ 0 }, NULL);
     return join_heads(tape, &attention->output, out);
 }

@@ -299,7 +299,17 @@ typedef enum {
     ATTENTION_SOFTMAX,
     ATTENTION_CAUSAL_LSH, /* op_causal_lsh_attention: queries are keys; they share a weight */
     ATTENTION_LSH,
+    ATTENTION_DELTA_RULE, /* op_delta_rule of queries and keys of length 1, queries / sqrt D; beta =
+                           * max_beta sigmoid(x Wb^T + bb) */
 } AttentionKind;
+
+/* The log decay per head, l <= 0, of which half-lives differ by head. With head h's rate r_h, from
+ * 1/32 for the first to 1/512 for the last, in equal ratios: */
+typedef enum {
+    DECAY_NONE,
+    DECAY_CONSTANT, /* l = -r_h, as in RetNet (Sun et al. 2023) */
+    DECAY_LEARNED,  /* l = -softplus(x Wl^T + bl + c_h), c_h such that softplus(c_h) = r_h */
+} Decay;
 
 /* The features phi of linear attention's queries and keys. */
 typedef enum {
@@ -320,19 +330,27 @@ typedef struct TransformerConfig {
     int64_t feed_forward;    /* 4 times the width */
     Activation activation;   /* ACTIVATION_RELU: f of the feed-forward network */
     AttentionKind attention; /* ATTENTION_CAUSAL_LINEAR */
-    Features features;       /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
-    int64_t projections;     /* 2 * head_dim: the number of features of FEATURES_RANDOM */
-    AttentionForm form;      /* FORM_BEST: the algorithm of causal linear attention */
-    double dropout;          /* 0 */
-    int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
-    int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
-    int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */
-    double initial_std;      /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
+    AttentionKind layer_attention[NN_MAX_LAYERS]; /* attention: that of single layers */
+    Decay decay;         /* DECAY_NONE: of causal linear attention and of the delta rule */
+    Decay softmax_decay; /* DECAY_NONE: of causal softmax attention (Lin et al. 2025) */
+    bool unnormalized;   /* false; true: causal linear attention without its normalizer */
+    double max_beta;     /* 1: of the delta rule; in (0, 2] */
+    int64_t convolution; /* 0: none; taps of a causal convolution over queries, keys and values,
+                           * followed by silu, in causal linear attention and the delta rule */
+    bool output_gate;    /* false; true: there, the result is multiplied by silu(x Wg^T + bg) */
+    Features features;   /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
+    int64_t projections; /* 2 * head_dim: the number of features of FEATURES_RANDOM */
+    AttentionForm form;  /* FORM_BEST: the algorithm of causal linear attention */
+    double dropout;      /* 0 */
+    int64_t lsh_rounds;  /* 1: hash rounds of LSH attention */
+    int64_t lsh_chunk;   /* 32: positions per chunk of LSH attention */
+    int64_t lsh_buckets; /* 2 per chunk of the sequence: hash buckets of LSH attention */
+    double initial_std;  /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
                               * 0.02: weights are normal with this standard deviation, divided by
                               * sqrt(2 layers) for out.weight and ff2.weight, whose products are
                               * added to the residual stream; biases are 0 */
-    bool pre_norm;           /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
-    bool no_final_norm;      /* false: a final norm follows the layers, as in the paper's code */
+    bool pre_norm;       /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
+    bool no_final_norm;  /* false: a final norm follows the layers, as in the paper's code */
 } TransformerConfig;
 
 /* Multi-head attention. */
@@ -345,10 +363,18 @@ typedef struct Attention {
     AttentionForm form;
     int64_t lsh_rounds, lsh_chunk, lsh_buckets;
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
+    bool unnormalized;
+    double max_beta;
+    Linear decay, beta, gate; /* decay.weight, ...: of a learned decay, the delta rule and an output
+                               * gate; otherwise their weights are NULL */
+    Tensor *decay_constant;   /* [heads]: -r_h, or c_h of a learned decay; NULL: no decay */
+    CausalConvolution convolution; /* convolution.weight, convolution.bias; or NULL */
+    RmsNorm norm;                  /* norm.weight [head_dim], of each head's result where there is
+                                    * no normalizer: unnormalized, and the delta rule; or NULL */
 } Attention;
 
-/* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std
- * and, for its scale, layers. Linear attention adds eps = 1e-6 to its normalizer, as the code of
+/* Reads the config but for feed_forward, activation, dropout, layer_attention and norms; layers for
+ * the scale of initial_std. Linear attention adds eps = 1e-6 to its normalizer, as the code of
  * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
  * its orthogonal rows are drawn from the seed and the layer's name, and files hold it with the
  * weights (name.projection); where an earlier file lacks it, it stays as it was drawn. */
@@ -443,7 +469,8 @@ typedef struct GenerationConfig {
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention is
- * ATTENTION_CAUSAL_LINEAR (with any feature map) or ATTENTION_CAUSAL_SOFTMAX, inside a replayed
+ * ATTENTION_CAUSAL_LINEAR (with any feature map) or ATTENTION_CAUSAL_SOFTMAX, the same in every
+ * layer, without a decay, a convolution, an output gate and with a normalizer, inside a replayed
  * step, and for a precision or 8-bit weights that the device or a double-precision build lacks. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */

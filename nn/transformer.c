@@ -88,8 +88,11 @@ Transformer nn_transformer(Params *params, const char *name, TransformerConfig c
     Transformer transformer = { .layers = config.layers, .has_norm = !config.no_final_norm };
     for (int i = 0; i < config.layers; i++) {
         char layer[32];
+        TransformerConfig own = config;
+        if (config.layer_attention[i])
+            own.attention = config.layer_attention[i];
         snprintf(layer, sizeof layer, "layers.%d", i);
-        transformer.layer[i] = nn_transformer_layer(params, nn_name(name, layer).text, config);
+        transformer.layer[i] = nn_transformer_layer(params, nn_name(name, layer).text, own);
     }
     if (transformer.has_norm)
         transformer.norm =

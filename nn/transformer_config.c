@@ -21,12 +21,23 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     shape_need_size(function, "lsh_rounds", &c.lsh_rounds, 1, 64);
     shape_need_size(function, "lsh_chunk", &c.lsh_chunk, 32, MAX_SIZE);
     shape_need_size(function, "lsh_buckets", &c.lsh_buckets, 0, MAX_SIZE);
-    check_kind(function, "attention", (int)c.attention, ATTENTION_LSH);
+    check_kind(function, "attention", (int)c.attention, ATTENTION_DELTA_RULE);
+    for (int64_t i = 0; i < NN_MAX_LAYERS; i++)
+        check_kind(function, "attention", (int)c.layer_attention[i], ATTENTION_DELTA_RULE);
+    check_kind(function, "decay", (int)c.decay, DECAY_LEARNED);
+    check_kind(function, "decay", (int)c.softmax_decay, DECAY_LEARNED);
+    shape_need_size(function, "convolution", &c.convolution, 0, MAX_SIZE);
     check_kind(function, "feature map", (int)c.features, FEATURES_RANDOM);
     check_kind(function, "form", (int)c.form, FORM_QUADRATIC);
     check_kind(function, "activation", (int)c.activation, ACTIVATION_SILU);
     if (!c.attention)
         c.attention = ATTENTION_CAUSAL_LINEAR;
+    if (c.max_beta == 0)
+        c.max_beta = 1;
+    if (!(c.max_beta > 0 && c.max_beta <= 2))
+        error_raise("%s: max_beta is %g, expected 0 < max_beta <= 2", function, c.max_beta);
+    if (c.convolution == 1)
+        error_raise("%s: convolution is 1, expected 2 or more taps, or 0: none", function);
     if (!(c.dropout >= 0 && c.dropout < 1))
         error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, c.dropout);
     if (!(c.initial_std >= 0 && isfinite((Real)c.initial_std)))

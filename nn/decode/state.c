@@ -8,18 +8,30 @@
 #include <stdlib.h>
 
 /* ---------------------------------------------------------------------------------------- sizes */
-static void check_attention(const Attention *attention)
+static void check_attention(const Transformer *transformer)
 {
+    const Attention *attention = &transformer->layer[0].attention;
     static const char *const names[] = {
-        [ATTENTION_LINEAR] = "ATTENTION_LINEAR",
-        [ATTENTION_SOFTMAX] = "ATTENTION_SOFTMAX",
-        [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH",
-        [ATTENTION_LSH] = "ATTENTION_LSH",
+        [ATTENTION_LINEAR] = "ATTENTION_LINEAR",         [ATTENTION_SOFTMAX] = "ATTENTION_SOFTMAX",
+        [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH", [ATTENTION_LSH] = "ATTENTION_LSH",
+        [ATTENTION_DELTA_RULE] = "ATTENTION_DELTA_RULE",
     };
     if (attention->kind != ATTENTION_CAUSAL_LINEAR && attention->kind != ATTENTION_CAUSAL_SOFTMAX)
         error_raise("nn_transformer_state: the transformer's attention is %s, expected "
                     "ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX",
                     names[attention->kind]);
+    for (int64_t i = 0; i < transformer->layers; i++) {
+        const Attention *layer = &transformer->layer[i].attention;
+        if (layer->kind != attention->kind)
+            error_raise("nn_transformer_state: layer %lld has another attention than layer 0, "
+                        "expected the same in all",
+                        (long long)i);
+        if (layer->decay_constant || layer->unnormalized || layer->convolution.weight ||
+            layer->gate.weight)
+            error_raise("nn_transformer_state: layer %lld has a decay, a convolution or an output "
+                        "gate, or is unnormalized; expected none of them",
+                        (long long)i);
+    }
 }
 
 /* The engine that reads weights in 8 bits also reads weights and a KV cache in bf16. */
@@ -155,7 +167,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     if (transformer->layers < 1)
         error_raise("nn_transformer_state: the transformer has no layers; see nn_transformer");
     Device *device = transformer->layer[0].norm1.weight->device;
-    check_attention(&transformer->layer[0].attention);
+    check_attention(transformer);
     const int64_t max = INT32_MAX - 1;
     shape_need_size("nn_transformer_state", "sequences", &config.sequences, 1, max);
     shape_need_size("nn_transformer_state", "max_length", &config.max_length, 1024, max);
