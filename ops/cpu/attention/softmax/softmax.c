@@ -275,7 +275,7 @@ static void contribute_keys(AttentionGradient d, Real *dA, Real *scratch, const 
 {
     const AttentionInputs *a = p->a;
     const AttentionHead head = head_at(p->type, a, index);
-    SoftmaxUnit u, other;
+    SoftmaxUnit u = { 0 }, other = { 0 };
     allocate_unit(&u, p, scratch, true);
     for (int64_t s = 1; s < p->segments; s++) {
         allocate_unit(&other, p, scratch + s * p->size, true);
