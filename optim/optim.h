@@ -93,6 +93,37 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, AdamConfig config);
 
+/* How a matrix p [r, c] scales the learning rate: sqrt(max(1, r / c)), or 0.2 sqrt(max(r, c)), which
+ * makes the update as large as AdamW's, so that its learning rate and weight decay serve (Liu et
+ * al. 2025). */
+typedef enum { MUON_ORIGINAL, MUON_MATCH_RMS_ADAMW } MuonScale;
+
+enum { MUON_MAX_NAMES = 8 };
+
+typedef struct MuonConfig {
+    double learning_rate;                   /* of the matrices; more than 0 */
+    double momentum;                        /* default 0.95; in [0, 1) */
+    bool nesterov;                          /* default true */
+    int iterations;                         /* default 5; 1 or more */
+    double weight_decay;                    /* of the matrices; default 0; 0 or more */
+    MuonScale scale;                        /* default MUON_ORIGINAL */
+    AdamConfig rest;                        /* of the other weights; without a schedule */
+    const char *rest_names[MUON_MAX_NAMES]; /* default "*embedding*", "*head*"; up to a NULL */
+    Schedule schedule;                      /* of all weights; default constant */
+} MuonConfig;
+MuonConfig optim_muon_config(double learning_rate, double rest_learning_rate);
+
+/* Muon (Jordan et al. 2024), for the weights of rank 2 or more whose path names match none of
+ * rest_names, as matrices [r, c] of the first and all further axes, joined weights singly:
+ *   m = momentum m + (1 - momentum) g
+ *   u = nesterov ? (1 - momentum) g + momentum m : m,    X = u / max(|u|, 1e-7)
+ *   X = 3.4445 X - 4.775 X X^T X + 2.0315 X X^T X X^T X, iterations times (Newton-Schulz)
+ *   p = (1 - lr weight_decay) p - lr scale X
+ * and AdamW with the config `rest` for the others. The products are in float32. optim_learning_rate
+ * and optim_set_learning_rate are of the matrices; the learning rate of the rest follows in
+ * proportion. Raises when no weight is such a matrix. */
+Optimizer *optim_muon(Params *params, MuonConfig config);
+
 /* Frees the optimizer, not the weights; also after params_free. NULL is ignored. */
 void optim_free(Optimizer *optimizer);
 

@@ -81,6 +81,7 @@ void optim_free(Optimizer *optimizer)
     if (!optimizer)
         return;
     groups_free(optimizer);
+    muon_free(optimizer);
     device_free(optimizer->device, optimizer->state);
     free(optimizer);
 }
@@ -129,6 +130,8 @@ void optim_step(Optimizer *optimizer)
     check_norm(optimizer->params);
     Real *values = params_flat_values(optimizer->params)->data;
     const Real *gradients = params_flat_gradients(optimizer->params)->data;
+    if (optimizer->prepare)
+        optimizer->prepare(optimizer, gradients);
     if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
     else if (!device_captures(optimizer->device)
