@@ -35,18 +35,27 @@ struct Optimizer {
     Schedule schedule;
     Plateau plateau;
     int64_t steps;
-    int state_count; /* buffers in state, each with the layout of the flat values: 0 to 2 */
+    int state_count; /* buffers in state, each with the layout of the flat values: 0 to 3 */
     Block *state;
-    Real *m, *v;          /* in state; NULL if state_count is less */
-    StepScalars *current; /* in state, after m and v */
-    Groups *groups;       /* NULL until optim_set_group, but for Muon */
-    Muon *muon;           /* NULL for the others */
+    Real *m, *v, *average; /* in state; NULL if state_count is less */
+    StepScalars *current;  /* in state, after these */
+    Groups *groups;        /* NULL until optim_set_group, but for Muon */
+    Muon *muon;            /* NULL for the others */
+    /* Schedule-free, whose z is m, and x average: the weights are x, in evaluation, or y. */
+    bool evaluating;
+    double square_sum;   /* of the learning rates so far */
+    Real average_weight; /* c of this step */
 };
 
 /* An optimizer from a template with params, scalars, update, state_count, hyperparameters and
  * schedule: checks these, raising as function, and allocates the flat buffers and the state. The
  * function is "optim_" and the kind. */
 Optimizer *optim_new(const char *function, Optimizer template);
+
+/* Schedule-free: z = x = the weights; before a step, c; the weights = x or y. */
+void schedule_free_start(const Optimizer *o);
+void schedule_free_begin(Optimizer *o, double learning_rate);
+void schedule_free_set_weights(const Optimizer *o);
 
 /* Raises, as function, unless value is 0 or more, and finite as a Real. */
 void optim_check_not_negative(const char *function, const char *name, double value);

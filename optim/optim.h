@@ -39,6 +39,8 @@ Schedule optim_drops(double factor, int count, const int64_t *at);
  *   last                                                                         from then on.
  * warm_up and total in steps, 0 <= warm_up < total; 0 <= last <= 1, a factor. */
 Schedule optim_cosine(int64_t warm_up, int64_t total, double last);
+/* Linear warm-up, without decay: factor(t) = min(1, t / steps). steps >= 0. */
+Schedule optim_warm_up(int64_t steps);
 /* Reduce on plateau: the factor starts at 1; after more than patience consecutive values of
  * optim_observe without improvement it becomes max(factor * current, last). A value improves when
  * it is below best - 1e-4 |best|. 0 < factor <= 1, patience >= 0 in values, 0 <= last <= 1. */
@@ -92,6 +94,21 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
  *   afterwards:        p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, AdamConfig config);
+
+/* Schedule-free AdamW (Defazio et al. 2024, algorithm 1), which averages instead of lowering the
+ * learning rate, so that the number of steps need not be known:
+ *   y = (1 - beta1) z + beta1 x, the weights in training, where g is computed
+ *   z = z - lr (g / (sqrt(v_hat) + eps) + weight_decay y)
+ *   c = lr^2 / sum of the lr^2 so far,   x = (1 - c) x + c z, the weights in evaluation
+ * z and x are at first the weights. The schedule is constant or optim_warm_up. Weights that a
+ * program writes after the first step are overwritten by the next one. */
+Optimizer *optim_schedule_free_adamw(Params *params, AdamConfig config);
+/* Sets the weights of a schedule-free optimizer to y (true) or, to evaluate or to save them by
+ * params_save, to x (false), and returns the old setting; a new optimizer has it on. Both are
+ * exact: evaluating changes no later step. Without effect on other optimizers. optim_step raises
+ * while it is off. optim_save writes x as the weights, and optim_load restores the weights of the
+ * present setting. Raises inside a replayed step. */
+bool optim_set_training(Optimizer *optimizer, bool on);
 
 /* How a matrix p [r, c] scales the learning rate: sqrt(max(1, r / c)), or 0.2 sqrt(max(r, c)), which
  * makes the update as large as AdamW's, so that its learning rate and weight decay serve (Liu et

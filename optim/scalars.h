@@ -10,6 +10,7 @@ typedef struct StepScalars {
     Real weight_decay;     /* sgd, adam: g = g + weight_decay p */
     Real keep;             /* adamw, radam, muon: p = keep p, decoupled weight decay */
     Real momentum;         /* sgd, muon */
+    Real average;          /* schedule_free_adamw: c, the weight of z in x */
     bool is_matrix;        /* muon: its own step, not that of adamw */
     Real beta1, beta2;     /* adam */
     Real m_scale, v_scale; /* adam: m_hat = m_scale m, sqrt(v_hat) = v_scale sqrt(v) */
@@ -22,6 +23,12 @@ typedef struct StepScalars {
     const struct StepScalars *of_group;
     int unit_bits;
 } StepScalars;
+
+/* schedule_free_adamw: y of x and z. */
+SHARED_FUNCTION Real schedule_free_point(Real x, Real z, Real beta1)
+{
+    return z + beta1 * (x - z);
+}
 
 /* muon: u, the direction before it is orthogonalized, from m before the step, where nesterov is the
  * weight of m in u; and an element of scale (a I + b A + c A^2), from those of A and A^2. */

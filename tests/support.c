@@ -225,8 +225,8 @@ static AdamConfig without_schedule(AdamConfig config)
 
 Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config)
 {
-    static Optimizer *(*const make[])(Params *, AdamConfig) = { optim_adam, optim_adamw,
-                                                                optim_radam };
+    static Optimizer *(*const make[])(
+        Params *, AdamConfig) = { optim_adam, optim_adamw, optim_radam, optim_schedule_free_adamw };
     if (kind == MUON)
         return optim_muon(params, (MuonConfig){ .learning_rate = config.learning_rate,
                                                 .momentum = config.beta1,

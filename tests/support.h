@@ -125,7 +125,7 @@ void assert_identical_weights(const Params *a, const Params *b);
 #define assert_ok(result) ck_assert_msg(result, "%s", tapegrad_error())
 
 /* An optimizer of each kind. For SGD and Muon, config.beta1 is the momentum. */
-typedef enum { SGD, MOMENTUM, ADAM, ADAMW, RADAM, MUON, OPTIMIZERS } OptimizerKind;
+typedef enum { SGD, MOMENTUM, ADAM, ADAMW, RADAM, SCHEDULE_FREE, MUON, OPTIMIZERS } OptimizerKind;
 Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config);
 
 /* Fails unless the last error is exhausted memory. */

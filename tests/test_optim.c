@@ -2,7 +2,9 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const double tolerance = sizeof(Real) == 4 ? 2e-6 : 1e-13;
 static const Initializer normal = { INITIAL_NORMAL, 1 };
@@ -95,7 +97,7 @@ typedef double Rule(double p, double g, double *state, int t);
 
 static void compare(Kind kind, Rule *rule)
 {
-    static double expected[COUNT], state[COUNT][2];
+    static double expected[COUNT], state[COUNT][3];
     static Real values[COUNT], rounded[COUNT];
     Pair pair = pair_new();
     Optimizer *optimizer = make(kind, pair.params);
@@ -129,6 +131,7 @@ static const Kind kinds[] = {
     { ADAM, DECAYING },
     { ADAMW, DECAYING },
     { RADAM, DECAYING },
+    { SCHEDULE_FREE, DECAYING },
     { MUON, DECAYING },
 };
 
@@ -174,10 +177,24 @@ static double decaying_radam_rule(double p, double g, double *state, int t)
     return p - 0.03125 * 0.5 * p - 0.03125 * m / divisor;
 }
 
+/* Equal learning rates: c = 1 / t. state: z, v, x. */
+static double schedule_free_rule(double y, double g, double *state, int t)
+{
+    double *z = &state[0], *v = &state[1], *x = &state[2];
+    *z = t == 1 ? y : *z;
+    *x = t == 1 ? y : *x;
+    *v = 0.875 * *v + 0.125 * g * g;
+    *z -= 0.03125 * (g / (sqrt(*v / (1 - pow(0.875, t))) + 0.015625) + 0.5 * y);
+    *x = *x * (1 - 1.0 / t) + *z / t;
+    return 0.25 * *z + 0.75 * *x;
+}
+
 TEST(rules_agree_with_plain_loops)
 {
-    static Rule *const rules[MUON] = { plain_sgd_rule, momentum_sgd_rule, decaying_adam_rule,
-                                       decaying_adamw_rule, decaying_radam_rule };
+    static Rule *const rules[MUON] = {
+        plain_sgd_rule,      momentum_sgd_rule,   decaying_adam_rule,
+        decaying_adamw_rule, decaying_radam_rule, schedule_free_rule
+    };
     for (int i = 0; i < MUON; i++)
         compare(kinds[i], rules[i]);
 }
@@ -390,6 +407,72 @@ TEST(bad_configs_of_muon_raise)
         optim_muon(params, config));
     assert_raises("optim_muon: params is NULL", optim_muon(NULL, good));
     params_free(params);
+}
+
+/* -------------------------------------------------------------------------------- schedule-free */
+
+/* With warm-up, against the algorithm in double: y in training, x in evaluation, and switching
+ * between them, and a checkpoint of either, change no bit of later steps. */
+TEST(schedule_free_evaluates_the_average)
+{
+    char path[] = "/tmp/tapegrad-schedule-free-XXXXXX";
+    close(mkstemp(path));
+    Pair pair = pair_new(), switched = pair_new(), loaded = pair_new();
+    static double x[COUNT], z[COUNT], v[COUNT];
+    static Real values[COUNT], other[COUNT], expected[COUNT];
+    AdamConfig config = optim_adam_config(0.0625);
+    config.schedule = optim_warm_up(5);
+    Optimizer *optimizer = optim_schedule_free_adamw(pair.params, config);
+    Optimizer *second = optim_schedule_free_adamw(switched.params, config);
+    Optimizer *third = optim_schedule_free_adamw(loaded.params, config);
+    pair_read(pair, values);
+    for (int i = 0; i < COUNT; i++)
+        x[i] = z[i] = (double)values[i];
+    double sum = 0;
+    ck_assert(optim_set_training(second, false));
+    assert_ok(optim_save(second, NULL, NULL, 0, path));
+    for (int t = 1; t <= STEPS; t++) {
+        assert_ok(optim_load(third, NULL, path));
+        optim_set_training(second, true);
+        optim_set_training(third, true);
+        const Real *gradients = test_normal((uint64_t)t, COUNT);
+        pair_step(pair, optimizer, gradients);
+        pair_step(switched, second, gradients);
+        pair_step(loaded, third, gradients);
+        const double lr = 0.0625 * fmin(1, t / 5.0);
+        sum += lr * lr;
+        for (int i = 0; i < COUNT; i++) {
+            const double g = (double)gradients[i], c = lr * lr / sum;
+            v[i] = 0.999 * v[i] + 0.001 * g * g;
+            z[i] -= lr * g / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8);
+            x[i] += c * (z[i] - x[i]);
+            expected[i] = (Real)x[i];
+        }
+        pair_read(pair, values);
+        pair_read(switched, other);
+        assert_identical(other, values, COUNT);
+        if (t % 2)
+            assert_ok(optim_save(second, NULL, NULL, 0, path));
+        ck_assert(optim_set_training(second, false));
+        ck_assert(!optim_set_training(second, false));
+        if (t % 2 == 0)
+            assert_ok(optim_save(second, NULL, NULL, 0, path));
+        optim_set_training(third, t % 3 == 0);
+        pair_read(switched, other);
+        assert_close(other, expected, COUNT, tolerance);
+        assert_ok(params_load(loaded.params, path)); /* x: the weights of a checkpoint */
+        pair_read(loaded, values);
+        assert_identical(values, other, COUNT);
+    }
+    contribute(switched.first, test_normal(1, COUNT));
+    assert_raises("optim_step: the weights are those of evaluation; call "
+                  "optim_set_training(optimizer, true) before the forward pass",
+                  optim_step(second));
+    assert_raises("optim_set_training: the optimizer is NULL", optim_set_training(NULL, true));
+    assert_raises("optim_warm_up: steps is -1, expected 0 or more", optim_warm_up(-1));
+    unlink(path);
+    optim_free(optimizer), optim_free(second), optim_free(third);
+    params_free(pair.params), params_free(switched.params), params_free(loaded.params);
 }
 
 /* ------------------------------------------------------------------------------ zero means zero */
