@@ -172,6 +172,13 @@ TEST(replayed_steps_of_other_optimizers_are_bitwise_the_steps)
     }
 }
 
+TEST(replayed_steps_that_recompute_are_bitwise_those_that_do_not)
+{
+    Trainer replayed = trainer_new();
+    replayed.transformer.recompute = true;
+    check_replays(trainer_new(), replayed);
+}
+
 /* The lengths of the sequences change from step to step. */
 TEST(replayed_steps_of_recurrent_layers_are_bitwise_the_steps)
 {
