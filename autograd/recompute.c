@@ -1,7 +1,8 @@
-/* Recomputation in the backward pass (Chen et al. 2016), also activation checkpointing: of a function
- * y = f(x) the tape keeps x and y alone. The forward pass runs f without recording. The node that
- * it records runs f again, now recording nodes behind all others, visits these from dL/dy on and
- * frees their tensors. The second run draws the random numbers of the first. */
+/* Recomputation in the backward pass (Chen et al. 2016), also activation checkpointing: of a
+ * function y = f(x) the tape keeps x and y alone. The forward pass runs f without recording. The
+ * node that it records runs f again, now recording nodes behind all others, visits these from dL/dy
+ * on and frees their tensors. The second run draws the random numbers of the first. These nodes
+ * stay in the list: after an error, tape_clear_gradients finds the weights that they used. */
 #include "autograd/internal.h"
 
 typedef struct Recomputation {

@@ -4,7 +4,7 @@
  *   X = a X + b A X + c A^2 X, A = X X^T     `iterations` times
  *   p = (1 - lr weight_decay) p - lr scale X
  * An iteration maps each singular value s of X to a s + b s^3 + c s^5 and keeps the singular
- * vectors: the Newton-Schulz iteration, with coefficients that maximize the slope a at 0, so that
+ * vectors: the Newton-Schulz iteration, with coefficients with a large derivative a at 0, so that
  * small singular values grow fast; after 5 iterations nearly all are in [0.7, 1.2].
  *
  * A iterates on the smaller side: the same values are X (a + b B + c B^2), B = X^T X, for r > c.

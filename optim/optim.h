@@ -110,9 +110,9 @@ Optimizer *optim_schedule_free_adamw(Params *params, AdamConfig config);
  * present setting. Raises inside a replayed step. */
 bool optim_set_training(Optimizer *optimizer, bool on);
 
-/* How a matrix p [r, c] scales the learning rate: sqrt(max(1, r / c)), or 0.2 sqrt(max(r, c)), which
- * makes the update as large as AdamW's, so that its learning rate and weight decay serve (Liu et
- * al. 2025). */
+/* The factor of a matrix p [r, c]: sqrt(max(1, r / c)), or 0.2 sqrt(max(r, c)), with which the
+ * update is as large as AdamW's, so that its learning rate and weight decay serve (Liu et al.
+ * 2025). */
 typedef enum { MUON_ORIGINAL, MUON_MATCH_RMS_ADAMW } MuonScale;
 
 enum { MUON_MAX_NAMES = 8 };

@@ -13,7 +13,7 @@ static Tensor *mean_square(Tape *tape, Tensor *x)
     return op_mean_squared_error(tape, x, op_scale(tape, x, 0));
 }
 
-/* ------------------------------------------------------------------------------------ transformers */
+/* --------------------------------------------------------------------------------- transformers */
 typedef struct Model {
     Params *params;
     Transformer transformer;
@@ -99,7 +99,7 @@ TEST(twelve_layers_take_less_memory)
     ck_assert_msg(peaks[1] * 4 < peaks[0], "%zu bytes, %zu without", peaks[1], peaks[0]);
 }
 
-/* ------------------------------------------------------------------------------------- functions */
+/* ------------------------------------------------------------------------------------ functions */
 typedef struct Layer {
     Tensor *weight;
     const BatchNorm *norm;
@@ -196,7 +196,7 @@ TEST(without_recording_the_function_runs_once)
     tape_free(tape), params_free(params);
 }
 
-/* ---------------------------------------------------------------------------------------- errors */
+/* --------------------------------------------------------------------------------------- errors */
 
 /* At every allocation, in both runs. */
 TEST(exhausted_memory_undoes_the_step)
