@@ -12,7 +12,7 @@ typedef struct Recomputation {
     bool training;
 } Recomputation;
 
-static void begin(Tape *tape, bool recording, bool training)
+static void begin_run(Tape *tape, bool recording, bool training)
 {
     if (tape->runs++ == 0) {
         tape->recording_before = tape->recording;
@@ -22,7 +22,7 @@ static void begin(Tape *tape, bool recording, bool training)
     tape->training = training;
 }
 
-static void end(Tape *tape, bool recording, bool training)
+static void end_run(Tape *tape, bool recording, bool training)
 {
     tape->runs--;
     tape->recording = recording;
@@ -33,7 +33,7 @@ void tape_end_recomputing(Tape *tape)
 {
     if (tape->runs == 0)
         return;
-    end(tape, tape->recording_before, tape->training_before);
+    end_run(tape, tape->recording_before, tape->training_before);
     tape->runs = 0;
     tape->recomputing = false;
 }
@@ -43,7 +43,7 @@ bool tape_is_recomputing(const Tape *tape)
     return tape->recomputing;
 }
 
-static Tensor *call(Tape *tape, const Recomputation *again, Tensor *x, int64_t first)
+static Tensor *call_function(Tape *tape, const Recomputation *again, Tensor *x, int64_t first)
 {
     Tensor *out = again->function(tape, x, again->context);
     if (!out)
@@ -68,13 +68,13 @@ static void recompute_backward(Node *node)
     const Random random = tape->random;
     const int64_t first = tape->tensor_count;
     const Node *stop = tape->last_node;
-    begin(tape, true, again->training);
+    begin_run(tape, true, again->training);
     tape->recomputing = true;
     tape->random = again->random;
-    Tensor *root = tensor_root(call(tape, again, node->inputs[0], first));
+    Tensor *root = tensor_root(call_function(tape, again, node->inputs[0], first));
     tape->random = random;
     tape->recomputing = recomputing;
-    end(tape, recording, training);
+    end_run(tape, recording, training);
     const Tensor *output = node->outputs[0];
     if (!shape_equal(root->shape, output->shape) || root->type != output->type)
         tape_error(tape,
@@ -104,9 +104,9 @@ Tensor *tape_recompute(Tape *tape, TapeFunction *function, Tensor *x, const void
     const bool required_before = tape->required;
     const TapeMark mark = tape_mark(tape);
     tape->required = false;
-    begin(tape, false, tape->training);
-    Tensor *out = tape_release(tape, mark, call(tape, &again, x, mark.tensors));
-    end(tape, true, again.training);
+    begin_run(tape, false, tape->training);
+    Tensor *out = tape_release(tape, mark, call_function(tape, &again, x, mark.tensors));
+    end_run(tape, true, again.training);
     const bool required = tape->required;
     tape->required = required_before;
     if (required)

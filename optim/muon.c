@@ -58,11 +58,11 @@ void muon_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
 }
 
 /* ------------------------------------------------------------------------------------- matrices */
-typedef struct Matrix {
+typedef struct MuonMatrix {
     const Tensor *weight;
     int64_t offset, rows, columns; /* in the flat buffers */
     Real scale;
-} Matrix;
+} MuonMatrix;
 
 struct Muon {
     double rest_rate,
@@ -72,7 +72,7 @@ struct Muon {
     Block *scratch;
     Clipping *squares;            /* in scratch, as are */
     Real *other, *gram, *squared; /* the next X, A and A^2 of the largest matrix */
-    Matrix matrices[];
+    MuonMatrix matrices[];
 };
 
 /* out [n, m] = a [n, k] b [k, m], or with transposed a or b. */
@@ -84,7 +84,7 @@ static void multiply(const Optimizer *o, Real *out, const Real *a, const Real *b
 }
 
 /* x = scale times the orthogonalized x. */
-static void orthogonalize(const Optimizer *o, const Matrix *matrix, Real *x)
+static void newton_schulz(const Optimizer *o, const MuonMatrix *matrix, Real *x)
 {
     const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
     const Muon *muon = o->muon;
@@ -117,13 +117,13 @@ static void muon_prepare(const Optimizer *o, const Real *gradients)
     const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
     error_enter(NULL, "optim_step");
     for (int i = 0; i < o->muon->count; i++) {
-        const Matrix *matrix = &o->muon->matrices[i];
+        const MuonMatrix *matrix = &o->muon->matrices[i];
         if (!matrix->weight->requires_grad)
             continue;
         Real *x = o->v + matrix->offset;
         kernels->muon_momentum(x, o->m + matrix->offset, gradients + matrix->offset, o->momentum,
                                o->muon->nesterov, matrix->rows * matrix->columns);
-        orthogonalize(o, matrix, x);
+        newton_schulz(o, matrix, x);
     }
 }
 
@@ -165,14 +165,14 @@ static bool is_matrix(const MuonConfig *config, const Tensor *weight)
     return weight->shape.rank >= 2;
 }
 
-static Matrix matrix_of(const Optimizer *o, const MuonConfig *config, const Tensor *weight)
+static MuonMatrix matrix_of(const Optimizer *o, const MuonConfig *config, const Tensor *weight)
 {
     const int64_t rows = weight->shape.size[0], columns = tensor_count(weight) / rows;
     const double r = (double)rows, c = (double)columns;
     const double scale =
         config->scale == MUON_MATCH_RMS_ADAMW ? 0.2 * sqrt(fmax(r, c)) : sqrt(fmax(1, r / c));
-    return (Matrix){ weight, weight->data - params_flat_values(o->params)->data, rows, columns,
-                     (Real)scale };
+    return (MuonMatrix){ weight, weight->data - params_flat_values(o->params)->data, rows, columns,
+                         (Real)scale };
 }
 
 static void check_config(Params *params, const MuonConfig *config)
@@ -221,7 +221,7 @@ static bool allocate_scratch(const Optimizer *o, Muon *muon)
 static Muon *muon_new(const Optimizer *o, const MuonConfig *config)
 {
     const int weights = params_count(o->params);
-    Muon *muon = memory_allocate(sizeof *muon + (size_t)weights * sizeof(Matrix));
+    Muon *muon = memory_allocate(sizeof *muon + (size_t)weights * sizeof(MuonMatrix));
     if (!muon)
         return NULL;
     *muon = (Muon){ .rest_rate = config->rest.learning_rate / config->learning_rate,
