@@ -56,12 +56,9 @@ static void release_outputs(Node *node)
             tape_free_storage(node->saved[i]);
 }
 
-static void backward_pass(Tape *tape, Tensor *out)
+void tape_visit(Tape *tape, const Node *stop)
 {
-    const bool claimed = error_claim(&tape->errors, error_operation());
-    tape->backward_started = true;
-    tensor_keep(out);
-    for (Node *node = tape->last_node; node; node = node->previous) {
+    for (Node *node = tape->last_node; node != stop; node = node->previous) {
         bool reached = false;
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
@@ -72,6 +69,14 @@ static void backward_pass(Tape *tape, Tensor *out)
             tape_check_backward_finite(tape, node);
         release_outputs(node);
     }
+}
+
+static void backward_pass(Tape *tape, Tensor *out)
+{
+    const bool claimed = error_claim(&tape->errors, error_operation());
+    tape->backward_started = true;
+    tensor_keep(out);
+    tape_visit(tape, NULL);
     error_release(&tape->errors, claimed);
 }
 

@@ -52,6 +52,10 @@ struct Tape {
     Chunk *previous_chunks;   /* of the last guarded step */
     int64_t guarded;          /* steps whose handles the next step does not reuse */
     Replay replay;
+    int runs; /* of functions of tape_recompute, nested; before the first: */
+    bool recording_before, training_before;
+    bool recomputing; /* such a function runs again */
+    bool required;    /* an input of an operation in its first run required a gradient */
 };
 
 /* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a"; else the tape's errors
@@ -74,6 +78,15 @@ void tape_free_tensor(Tensor *tensor);
 /* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
  * the repeated step computes them again. */
 void tape_clear_gradients(Tape *tape);
+
+/* Records the node, whatever its inputs. */
+void tape_append(Tape *tape, Node node);
+/* The backward functions of the nodes after stop, in reverse order. */
+void tape_visit(Tape *tape, const Node *stop);
+/* Frees the tensors from position first on, except spared, which may be NULL. */
+void tape_free_since(Tape *tape, int64_t first, Tensor *spared);
+/* After an error in a function of tape_recompute: restores the settings of the tape. */
+void tape_end_recomputing(Tape *tape);
 
 /* Ends a step of tape_replay and its capture; raises while its function is running, unless an error
  * ended the step. */

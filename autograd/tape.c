@@ -379,6 +379,7 @@ void tape_record(Tape *tape, Node node)
     bool required = false;
     for (int i = 0; i < node_input_count(&node); i++)
         required |= tensor_requires_grad(node_input(&node, i));
+    tape->required |= required;
     if (!tape->recording || !required) {
         for (int i = 0; i < NODE_SAVED; i++)
             if (node.saved[i])
@@ -390,6 +391,11 @@ void tape_record(Tape *tape, Node node)
                    "%s: the node has no backward function, but an input requires a gradient; "
                    "set .backward, or do not record an operation without a gradient",
                    node.name ? node.name : "tape_record");
+    tape_append(tape, node);
+}
+
+void tape_append(Tape *tape, Node node)
+{
     const bool claimed = error_claim(&tape->errors, node.name);
     node.tape = tape;
     node.previous = tape->last_node;
@@ -426,9 +432,14 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
         tape_error(tape,
                    "tape_release: a node was recorded since the mark, and a backward pass would "
                    "need the released tensors; call tape_set_recording(tape, false) before");
-    Tensor *spared = result ? tensor_root(result) : NULL;
+    tape_free_since(tape, mark.tensors, result ? tensor_root(result) : NULL);
+    return result;
+}
+
+void tape_free_since(Tape *tape, int64_t first, Tensor *spared)
+{
     TapeTensor *entry = tape->last_tensor, *survivor = NULL;
-    for (; entry && entry->position >= mark.tensors; entry = entry->previous) {
+    for (; entry && entry->position >= first; entry = entry->previous) {
         if (&entry->tensor == spared)
             survivor = entry;
         else
@@ -437,7 +448,6 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
     if (survivor)
         survivor->previous = entry;
     tape->last_tensor = survivor ? survivor : entry;
-    return result;
 }
 
 /* ------------------------------------------------------------------------------------ resetting */
@@ -445,6 +455,7 @@ void tape_reset(Tape *tape)
 {
     const bool claimed = error_claim(&tape->errors, "tape_reset");
     tape_end_step(tape);
+    tape_end_recomputing(tape);
     const bool failed = tape->errors.failed;
     if (failed && tape->backward_started)
         tape_clear_gradients(tape);

@@ -113,6 +113,19 @@ typedef struct TapeMark {
 TapeMark tape_mark(const Tape *tape);
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result);
 
+/* y = function(tape, x, context), keeping x and y alone: activation checkpointing (Chen et al.
+ * 2016). The backward pass runs the function a second time, with the same random numbers, for the
+ * tensors that it needs, and frees these before it goes on: less memory, more time. The gradients,
+ * of x and of all other tensors that the function uses, such as weights, are bitwise the same.
+ * Whatever it reads must not change until the backward pass. context, of size bytes, is copied, but
+ * not what it points to; NULL if size is 0. Calls may nest. While the tape is not recording this is
+ * function(tape, x, context). Raises when the function returns a tensor that it did not make, and
+ * when its second result has another shape. Other tensors that it makes are freed when it
+ * returns. */
+typedef Tensor *TapeFunction(Tape *tape, Tensor *x, const void *context);
+Tensor *tape_recompute(Tape *tape, TapeFunction *function, Tensor *x, const void *context,
+                       size_t size);
+
 /* --------------------------------------------------------------------------------------- replaying
  * CUDA graph capture and replay of a whole step: tape_reset, then everything that the function
  * calls with this tape (forward, tape_backward, params_clip_gradients, optim_step). On CUDA the
@@ -208,6 +221,10 @@ const void *tape_save(Tape *tape, const void *data, size_t size);
  * tape_random_start is NULL. */
 Random tape_draw(Tape *tape, int64_t counters);
 const uint64_t *tape_random_start(const Tape *tape);
+
+/* Whether a function of tape_recompute runs for the second time: an operation that changes more
+ * than its output, as batchnorm does its running statistics, did so in the first run. */
+bool tape_is_recomputing(const Tape *tape);
 
 /* Records the node if the tape is recording and an input requires a gradient; then the outputs do
  * too. Raises when such a node has no backward function, unless its output is a tape_view. */

@@ -351,6 +351,8 @@ typedef struct TransformerConfig {
                               * added to the residual stream; biases are 0 */
     bool pre_norm;       /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
     bool no_final_norm;  /* false: a final norm follows the layers, as in the paper's code */
+    bool recompute;      /* false; true: training keeps each layer's input alone and computes the
+                          * layer again in the backward pass (tape_recompute) */
 } TransformerConfig;
 
 /* Multi-head attention. */
@@ -434,7 +436,7 @@ typedef struct Transformer {
     int64_t layers;
     TransformerLayer layer[NN_MAX_LAYERS];
     LayerNorm norm;
-    bool has_norm;
+    bool has_norm, recompute;
 } Transformer;
 
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);

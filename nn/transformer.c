@@ -85,7 +85,9 @@ Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, 
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer", config);
-    Transformer transformer = { .layers = config.layers, .has_norm = !config.no_final_norm };
+    Transformer transformer = { .layers = config.layers,
+                                .has_norm = !config.no_final_norm,
+                                .recompute = config.recompute };
     for (int i = 0; i < config.layers; i++) {
         char layer[32];
         TransformerConfig own = config;
@@ -106,6 +108,17 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random)
         nn_attention_redraw(&transformer->layer[i].attention, random);
 }
 
+typedef struct LayerCall {
+    TransformerLayer layer;
+    AttentionOptions options;
+} LayerCall;
+
+static Tensor *call_layer(Tape *tape, Tensor *x, const void *context)
+{
+    const LayerCall *call = context;
+    return layer_forward(tape, &call->layer, x, call->options, NULL);
+}
+
 Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
                                       AttentionOptions options, const AttentionCache *caches)
 {
@@ -115,7 +128,11 @@ Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer
                          "nn_transformer");
     TapeMark mark = tape_mark(tape);
     for (int64_t i = 0; i < transformer->layers; i++) {
-        x = layer_forward(tape, &transformer->layer[i], x, options, caches ? &caches[i] : NULL);
+        const TransformerLayer *layer = &transformer->layer[i];
+        const LayerCall call = { *layer, options };
+        x = transformer->recompute && !caches
+                ? tape_recompute(tape, call_layer, x, &call, sizeof call)
+                : layer_forward(tape, layer, x, options, caches ? &caches[i] : NULL);
         x = release(tape, mark, x);
     }
     if (transformer->has_norm)

@@ -284,6 +284,19 @@ REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct Ste
                        int64_t n))
 REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
                         const struct StepScalars *scalars, int64_t n))
+/* Schedule-free (optim/schedule_free.c): the step, and p [n] = z + beta1 (x - z) */
+REAL_KERNEL(schedule_free_step, (Real *p, Real *x, Real *z, Real *v, const Real *gradients,
+                                 const struct StepScalars *scalars, int64_t n))
+REAL_KERNEL(schedule_free_weights, (Real *p, const Real *x, const Real *z, Real beta1, int64_t n))
+/* Muon (optim/muon.c): u [n], the direction of a matrix; x [n] /= its norm, of squares->parts;
+ * p [n, n] = scale (a I + b gram + c p); and the step of all weights, with matrices' directions in
+ * v. */
+REAL_KERNEL(muon_momentum, (Real *u, const Real *m, const Real *gradients, Real momentum,
+                            Real nesterov, int64_t n))
+REAL_KERNEL(muon_normalize, (Real *x, const struct Clipping *squares, int64_t n))
+REAL_KERNEL(muon_polynomial, (Real *p, const Real *gram, Real scale, int64_t n))
+REAL_KERNEL(muon_step, (Real *p, Real *m, Real *v, const Real *gradients,
+                        const struct StepScalars *scalars, int64_t n))
 
 /* ------------------------------------------------------------------------------------- decoding */
 

@@ -16,20 +16,24 @@
 #include <float.h>
 #include <math.h>
 
+void adam_run(Real *p, Real *m, Real *v, const Real *gradients, const Run *run)
+{
+    const StepScalars s = *run->scalars;
+    EACH(k, run->count) {
+        const int64_t i = run->start + k;
+        const Real g = gradients[i] + s.weight_decay * p[i];
+        m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
+        v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
+        const Real m_hat = s.m_scale * m[i], sqrt_v_hat = s.v_scale * real_sqrt(v[i]);
+        p[i] = s.keep * p[i] - s.learning_rate * m_hat / (sqrt_v_hat + s.eps);
+    }
+}
+
 void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const StepScalars *scalars,
                      int64_t n)
 {
-    for (Run run = { 0 }; next_run(&run, scalars, n);) {
-        const StepScalars s = *run.scalars;
-        EACH(k, run.count) {
-            const int64_t i = run.start + k;
-            const Real g = gradients[i] + s.weight_decay * p[i];
-            m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
-            v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
-            const Real m_hat = s.m_scale * m[i], sqrt_v_hat = s.v_scale * real_sqrt(v[i]);
-            p[i] = s.keep * p[i] - s.learning_rate * m_hat / (sqrt_v_hat + s.eps);
-        }
-    }
+    for (Run run = { 0 }; next_run(&run, scalars, n);)
+        adam_run(p, m, v, gradients, &run);
 }
 
 static void adam_update(const Optimizer *o, Real *p, const Real *gradients)
@@ -74,23 +78,29 @@ static Real kernel_eps(double eps)
     return (Real)(eps >= 0 && eps < min ? min : eps);
 }
 
-Optimizer *optim_new_adam(const char *function, Params *params, AdamConfig config,
-                          ScalarsOf *scalars)
+Optimizer optim_adam_template(const char *function, Params *params, AdamConfig config)
 {
     if (config.beta2 == 0 && config.eps == 0)
         error_raise("%s: beta2 and eps are both 0, which divides each gradient by its own size; "
                     "start from optim_adam_config",
                     function);
-    return optim_new(function, (Optimizer){ .params = params,
-                                            .scalars = scalars,
-                                            .update = adam_update,
-                                            .state_count = 2,
-                                            .learning_rate = config.learning_rate,
-                                            .beta1 = (Real)config.beta1,
-                                            .beta2 = (Real)config.beta2,
-                                            .eps = kernel_eps(config.eps),
-                                            .weight_decay = config.weight_decay,
-                                            .schedule = config.schedule });
+    return (Optimizer){ .params = params,
+                        .update = adam_update,
+                        .state_count = 2,
+                        .learning_rate = config.learning_rate,
+                        .beta1 = (Real)config.beta1,
+                        .beta2 = (Real)config.beta2,
+                        .eps = kernel_eps(config.eps),
+                        .weight_decay = config.weight_decay,
+                        .schedule = config.schedule };
+}
+
+Optimizer *optim_new_adam(const char *function, Params *params, AdamConfig config,
+                          ScalarsOf *scalars)
+{
+    Optimizer template = optim_adam_template(function, params, config);
+    template.scalars = scalars;
+    return optim_new(function, template);
 }
 
 Optimizer *optim_adam(Params *params, AdamConfig config)

@@ -1,5 +1,6 @@
 /* Checkpoints: an optimizer, its weights and a tape's generator in one safetensors file, whose
- * contents optim/optim.h describes. A part is one flat buffer: the weights, m or v. */
+ * contents optim/optim.h describes. A part is one flat buffer: the weights, m or v. Of a
+ * schedule-free optimizer the weights are x, whether it is training or not. */
 #include "optim/internal.h"
 
 #include <errno.h>
@@ -11,8 +12,11 @@
 
 static FileParts parts_of(const Optimizer *optimizer)
 {
-    return (FileParts){ 1 + optimizer->state_count,
-                        { { "", params_flat_values(optimizer->params)->data },
+    Real *values = params_flat_values(optimizer->params)->data, *average = optimizer->average;
+    if (average && optimizer->steps == 0)
+        schedule_free_start(optimizer);
+    return (FileParts){ 1 + (average ? 2 : optimizer->state_count),
+                        { { "", average ? average : values },
                           { STATE_PREFIX "m.", optimizer->m },
                           { STATE_PREFIX "v.", optimizer->v } } };
 }
@@ -64,6 +68,8 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
     add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind);
     add(texts, OWN_KEYS "steps", "%" PRId64, optimizer->steps);
     add_number(texts, OWN_KEYS "learning_rate", optimizer->learning_rate);
+    if (optimizer->average)
+        add_number(texts, OWN_KEYS "square_sum", optimizer->square_sum);
     add_number(texts, OWN_KEYS "plateau.best", optimizer->plateau.best);
     add(texts, OWN_KEYS "plateau.bad", "%" PRId64, optimizer->plateau.bad);
     add_number(texts, OWN_KEYS "plateau.factor", optimizer->plateau.factor);
@@ -169,7 +175,9 @@ static bool read_numbers(Reader reader, Optimizer *optimizer)
 {
     const double largest = sizeof(Real) == sizeof(double) ? DBL_MAX : (double)FLT_MAX;
     if (!read_count(reader, OWN_KEYS "steps", &optimizer->steps) ||
-        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &optimizer->learning_rate))
+        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &optimizer->learning_rate) ||
+        (optimizer->average &&
+         !read_number(reader, OWN_KEYS "square_sum", 0, DBL_MAX, &optimizer->square_sum)))
         return false;
     Plateau *plateau = &optimizer->plateau;
     return read_number(reader, OWN_KEYS "plateau.best", -INFINITY, INFINITY, &plateau->best) &&
@@ -204,6 +212,8 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
     if (!ok)
         return false;
     *optimizer = loaded;
+    if (optimizer->average)
+        schedule_free_set_weights(optimizer);
     if (tape)
         tape_set_random(tape, random);
     params_zero_gradients(optimizer->params);

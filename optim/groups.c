@@ -12,6 +12,7 @@ enum { MAX_GROUPS = FROZEN, MAX_UNIT_BITS = 4 };
 
 typedef struct Factors {
     double learning_rate, weight_decay;
+    bool is_matrix; /* of Muon */
 } Factors;
 
 struct Groups {
@@ -36,11 +37,13 @@ static int64_t offset_of(const Optimizer *optimizer, const Tensor *weight)
     return weight->data - params_flat_values(optimizer->params)->data;
 }
 
-/* Allocates the groups unless they exist, with all weights in group 0. */
-static Groups *need_groups(const char *function, Optimizer *optimizer)
+static size_t device_bytes(int64_t units)
 {
-    if (optimizer->groups)
-        return optimizer->groups;
+    return MAX_GROUPS * sizeof(StepScalars) + (size_t)units;
+}
+
+Groups *groups_new(Optimizer *optimizer)
+{
     const int weights = params_count(optimizer->params);
     int bits = MAX_UNIT_BITS;
     for (int i = 0; i < weights; i++)
@@ -48,20 +51,29 @@ static Groups *need_groups(const char *function, Optimizer *optimizer)
             bits--;
     const int64_t units = optimizer->params->flat_count >> bits;
     const size_t table_bytes = (size_t)units + (size_t)weights;
-    const size_t bytes = MAX_GROUPS * sizeof(StepScalars) + (size_t)units;
     Groups *groups = memory_allocate(sizeof *groups + table_bytes);
-    Block *block = device_allocate(optimizer->device, bytes);
+    Block *block = device_allocate(optimizer->device, device_bytes(units));
     if (!groups || !block) {
         free(groups);
         device_free(optimizer->device, block);
-        error_raise("%s: %s", function, device_exhausted(optimizer->device, bytes).text);
+        return NULL;
     }
     *groups = (Groups){ .block = block, .count = 1, .unit_bits = bits, .unit_count = units };
-    groups->factors[0] = (Factors){ 1, 1 };
+    groups->factors[0] = (Factors){ 1, 1, false };
     groups->of_weight = groups->table + units;
     groups->changed = true;
     memset(groups->table, 0, table_bytes);
     return optimizer->groups = groups;
+}
+
+/* Allocates the groups unless they exist. */
+static Groups *need_groups(const char *function, Optimizer *optimizer)
+{
+    if (!optimizer->groups && !groups_new(optimizer))
+        error_raise(
+            "%s: %s", function,
+            device_exhausted(optimizer->device, device_bytes(optimizer->params->flat_count)).text);
+    return optimizer->groups;
 }
 
 void groups_free(Optimizer *optimizer)
@@ -71,15 +83,18 @@ void groups_free(Optimizer *optimizer)
     free(optimizer->groups);
 }
 
-/* The group with these factors, or one that no weight uses; -1 if there is none. */
-static int find_group(Groups *groups, Factors factors, int weights)
+/* The group with these factors, or one that no weight uses, but not the group `taken`; -1 if there
+ * is none. */
+static int find_group(Groups *groups, Factors factors, int weights, int taken)
 {
     for (int i = 0; i < groups->count; i++)
         if (groups->factors[i].learning_rate == factors.learning_rate &&
-            groups->factors[i].weight_decay == factors.weight_decay)
+            groups->factors[i].weight_decay == factors.weight_decay &&
+            groups->factors[i].is_matrix == factors.is_matrix)
             return i;
     int unused = 1;
-    while (unused < groups->count && memchr(groups->of_weight, unused, (size_t)weights))
+    while (unused < groups->count &&
+           (unused == taken || memchr(groups->of_weight, unused, (size_t)weights)))
         unused++;
     if (unused == MAX_GROUPS)
         return -1;
@@ -89,6 +104,17 @@ static int find_group(Groups *groups, Factors factors, int weights)
     return unused;
 }
 
+void groups_set_matrix(Optimizer *optimizer, const Tensor *weight)
+{
+    const Params *params = optimizer->params;
+    Groups *groups = optimizer->groups;
+    const int count = params_count(params);
+    for (int i = 0; i < count; i++)
+        if (params_at(params, i) == weight)
+            groups->of_weight[i] = (uint8_t)find_group(groups, (Factors){ 1, 1, true }, count, 0);
+}
+
+/* Weights that a pattern matches are in two groups if some are matrices of Muon. */
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
                      double weight_decay_factor)
 {
@@ -99,13 +125,21 @@ void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_
     optim_check_not_negative("optim_set_group", "learning_rate_factor", learning_rate_factor);
     optim_check_not_negative("optim_set_group", "weight_decay_factor", weight_decay_factor);
     Groups *groups = need_groups("optim_set_group", optimizer);
-    const Factors factors = { learning_rate_factor, weight_decay_factor };
-    const int count = params_count(params), group = find_group(groups, factors, count);
-    if (group < 0)
-        error_raise("optim_set_group: there are %d different pairs of factors already", MAX_GROUPS);
+    const int count = params_count(params);
+    int group[2] = { 0, 0 };
+    bool used[2] = { false, false };
     for (int i = 0; i < count; i++)
         if (params_matches(pattern, params_at(params, i)))
-            groups->of_weight[i] = (uint8_t)group;
+            used[groups->factors[groups->of_weight[i]].is_matrix] = true;
+    for (int matrix = 0; matrix < 2; matrix++) {
+        const Factors factors = { learning_rate_factor, weight_decay_factor, matrix };
+        if (used[matrix] && (group[matrix] = find_group(groups, factors, count, group[0])) < 0)
+            error_raise("optim_set_group: there are %d different pairs of factors already",
+                        MAX_GROUPS);
+    }
+    for (int i = 0; i < count; i++)
+        if (params_matches(pattern, params_at(params, i)))
+            groups->of_weight[i] = (uint8_t)group[groups->factors[groups->of_weight[i]].is_matrix];
     groups->changed = true;
 }
 
@@ -139,8 +173,11 @@ void groups_set_scalars(const Optimizer *optimizer, double learning_rate, StepSc
     StepScalars scalars[MAX_GROUPS];
     for (int i = 0; i < groups->count; i++) {
         const Factors factors = groups->factors[i];
-        scalars[i] = optimizer->scalars(optimizer, learning_rate * factors.learning_rate,
-                                        optimizer->weight_decay * factors.weight_decay);
+        const double rate = learning_rate * factors.learning_rate;
+        scalars[i] = optimizer->muon && !factors.is_matrix
+                         ? muon_rest_scalars(optimizer, rate, factors.weight_decay)
+                         : optimizer->scalars(optimizer, rate,
+                                              optimizer->weight_decay * factors.weight_decay);
         scalars[i].bf16 = all->bf16;
     }
     device_copy_in(optimizer->device, groups->block->data, scalars,

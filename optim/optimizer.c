@@ -53,6 +53,7 @@ static bool allocate_state(Optimizer *optimizer)
     device_zero(optimizer->device, data, bytes);
     optimizer->m = optimizer->state_count > 0 ? data : NULL;
     optimizer->v = optimizer->state_count > 1 ? data + n : NULL;
+    optimizer->average = optimizer->state_count > 2 ? data + 2 * n : NULL;
     optimizer->current = (StepScalars *)(data + optimizer->state_count * n);
     return true;
 }
@@ -81,6 +82,7 @@ void optim_free(Optimizer *optimizer)
     if (!optimizer)
         return;
     groups_free(optimizer);
+    muon_free(optimizer);
     device_free(optimizer->device, optimizer->state);
     free(optimizer);
 }
@@ -98,6 +100,8 @@ static void begin_step(void *context)
     Optimizer *optimizer = context;
     const double learning_rate = optim_learning_rate(optimizer);
     groups_update(optimizer);
+    if (optimizer->average)
+        schedule_free_begin(optimizer, learning_rate);
     optimizer->steps++;
     StepScalars scalars = optimizer->scalars(optimizer, learning_rate, optimizer->weight_decay);
     const Block *bf16 = optimizer->params->bf16;
@@ -125,10 +129,15 @@ void optim_step(Optimizer *optimizer)
 {
     if (!optimizer)
         error_raise("optim_step: the optimizer is NULL");
+    if (optimizer->evaluating)
+        error_raise("optim_step: the weights are those of evaluation; call "
+                    "optim_set_training(optimizer, true) before the forward pass");
     params_need_gradients("optim_step", optimizer->params);
     check_norm(optimizer->params);
     Real *values = params_flat_values(optimizer->params)->data;
     const Real *gradients = params_flat_gradients(optimizer->params)->data;
+    if (optimizer->prepare)
+        optimizer->prepare(optimizer, gradients);
     if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
     else if (!device_captures(optimizer->device)
@@ -137,6 +146,21 @@ void optim_step(Optimizer *optimizer)
                     "second");
     optimizer->update(optimizer, values, gradients);
     params_zero_gradients(optimizer->params);
+}
+
+bool optim_set_training(Optimizer *optimizer, bool on)
+{
+    if (!optimizer)
+        error_raise("optim_set_training: the optimizer is NULL");
+    if (device_is_capturing(optimizer->device))
+        error_raise("optim_set_training: this step is replayed; call it before the step");
+    const bool before = !optimizer->evaluating;
+    if (!optimizer->average || on == before)
+        return before;
+    optimizer->evaluating = !on;
+    if (optimizer->steps > 0)
+        schedule_free_set_weights(optimizer);
+    return before;
 }
 
 int64_t optim_steps(const Optimizer *optimizer)

@@ -65,6 +65,13 @@ Schedule optim_cosine(int64_t warm_up, int64_t total, double last)
         (Schedule){ .kind = SCHEDULE_COSINE, .warm_up = warm_up, .total = total, .last = last });
 }
 
+Schedule optim_warm_up(int64_t steps)
+{
+    if (steps < 0 || steps == INT64_MAX)
+        error_raise("optim_warm_up: steps is %lld, expected 0 or more", (long long)steps);
+    return optim_cosine(steps, steps + 1, 1);
+}
+
 Schedule optim_plateau(double factor, int64_t patience, double last)
 {
     return checked("optim_plateau", (Schedule){ .kind = SCHEDULE_PLATEAU,

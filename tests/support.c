@@ -217,10 +217,24 @@ void assert_identical_weights(const Params *a, const Params *b)
     }
 }
 
+static AdamConfig without_schedule(AdamConfig config)
+{
+    config.schedule = optim_constant();
+    return config;
+}
+
 Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config)
 {
-    static Optimizer *(*const make[])(Params *, AdamConfig) = { optim_adam, optim_adamw,
-                                                                optim_radam };
+    static Optimizer *(*const make[])(
+        Params *, AdamConfig) = { optim_adam, optim_adamw, optim_radam, optim_schedule_free_adamw };
+    if (kind == MUON)
+        return optim_muon(params, (MuonConfig){ .learning_rate = config.learning_rate,
+                                                .momentum = config.beta1,
+                                                .nesterov = true,
+                                                .iterations = 5,
+                                                .weight_decay = config.weight_decay,
+                                                .rest = without_schedule(config),
+                                                .schedule = config.schedule });
     if (kind >= ADAM)
         return make[kind - ADAM](params, config);
     return optim_sgd(params, (SGDConfig){ .learning_rate = config.learning_rate,

@@ -124,8 +124,8 @@ void assert_identical_weights(const Params *a, const Params *b);
 /* Fails unless the result is true, with the sentence of the error. */
 #define assert_ok(result) ck_assert_msg(result, "%s", tapegrad_error())
 
-/* An optimizer of each kind. For SGD, config.beta1 is the momentum. */
-typedef enum { SGD, MOMENTUM, ADAM, ADAMW, RADAM, OPTIMIZERS } OptimizerKind;
+/* An optimizer of each kind. For SGD and Muon, config.beta1 is the momentum. */
+typedef enum { SGD, MOMENTUM, ADAM, ADAMW, RADAM, SCHEDULE_FREE, MUON, OPTIMIZERS } OptimizerKind;
 Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config);
 
 /* Fails unless the last error is exhausted memory. */

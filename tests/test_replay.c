@@ -158,6 +158,27 @@ TEST(replayed_steps_are_bitwise_the_steps)
     check_replays(trainer_new(), trainer_new());
 }
 
+TEST(replayed_steps_of_other_optimizers_are_bitwise_the_steps)
+{
+    for (OptimizerKind kind = SCHEDULE_FREE; kind <= MUON; kind++) {
+        Trainer trainers[] = { trainer_new(), trainer_new() };
+        for (int i = 0; i < 2; i++) {
+            AdamConfig config = optim_adam_config(0.01);
+            config.schedule = optim_warm_up(3);
+            optim_free(trainers[i].optimizer);
+            trainers[i].optimizer = test_optimizer(kind, trainers[i].params, config);
+        }
+        check_replays(trainers[0], trainers[1]);
+    }
+}
+
+TEST(replayed_steps_that_recompute_are_bitwise_those_that_do_not)
+{
+    Trainer replayed = trainer_new();
+    replayed.transformer.recompute = true;
+    check_replays(trainer_new(), replayed);
+}
+
 /* The lengths of the sequences change from step to step. */
 TEST(replayed_steps_of_recurrent_layers_are_bitwise_the_steps)
 {

@@ -20,6 +20,8 @@ __global__ void sum_squares(Clipping *clipping, const Real *x, int64_t n)
     sum = block_sum(sum);
     if (threadIdx.x == 0)
         clipping->parts[blockIdx.x] = sum;
+    if (blockIdx.x == 0 && threadIdx.x >= gridDim.x && threadIdx.x < CLIP_PARTS)
+        clipping->parts[threadIdx.x] = 0;
 }
 
 __global__ void clip_gradients(Real *x, Clipping *clipping, unsigned parts, Real max_norm,

@@ -72,6 +72,8 @@ const Kernels cpu_kernels = {
     /* parameters and optimizers */
     .sgd_step = sgd_step_cpu,
     .adam_step = adam_step_cpu,
+    .schedule_free_step = schedule_free_step_cpu,
+    .muon_step = muon_step_cpu,
     /* decoding */
     .transformer_step = transformer_step_cpu,
     .step_weights = step_weights_cpu,

@@ -103,7 +103,7 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
                                       .r = statistics->data + C,
                                       .running_mean = running_mean->data,
                                       .running_variance = running_variance->data,
-                                      .momentum = momentum,
+                                      .momentum = tape_is_recomputing(tape) ? 0 : momentum,
                                       .eps = (Real)eps,
                                       .training = tape_is_training(tape),
                                       .R = shape_rows(x->shape),

@@ -24,3 +24,17 @@ void adam_step_cpu(Real *p, Real *m, Real *v, const Real *gradients, const StepS
     adam_step_plain(p, m, v, gradients, scalars, n);
     update_copy(scalars, p, n);
 }
+
+void muon_step_cpu(Real *p, Real *m, Real *v, const Real *gradients, const StepScalars *scalars,
+                   int64_t n)
+{
+    muon_step_plain(p, m, v, gradients, scalars, n);
+    update_copy(scalars, p, n);
+}
+
+void schedule_free_step_cpu(Real *p, Real *x, Real *z, Real *v, const Real *gradients,
+                            const StepScalars *scalars, int64_t n)
+{
+    schedule_free_step_plain(p, x, z, v, gradients, scalars, n);
+    update_copy(scalars, p, n);
+}

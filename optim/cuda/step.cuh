@@ -34,4 +34,17 @@ __device__ static inline void store_weight(Real *values, const StepScalars &now,
         store((Bfloat16 *)now.bf16 + i, value);
 }
 
+/* Adam's step of weight i. */
+__device__ static inline void adam_element(Real *values, Real *m, Real *v, Real gradient, int64_t i,
+                                           const StepScalars &now)
+{
+    const Real p = values[i], g = gradient + now.weight_decay * p;
+    const Real mean = now.beta1 * m[i] + (1 - now.beta1) * g;
+    const Real square = now.beta2 * v[i] + (1 - now.beta2) * g * g;
+    m[i] = mean;
+    v[i] = square;
+    const Real m_hat = now.m_scale * mean, divisor = now.v_scale * sqrt(square) + now.eps;
+    store_weight(values, now, i, now.keep * p - now.learning_rate * m_hat / divisor);
+}
+
 #endif

@@ -1,0 +1,267 @@
+/* Muon (Jordan et al. 2024): momentum whose matrices are orthogonalized. For a matrix p [r, c]:
+ *   m = momentum m + (1 - momentum) g        u = m, or by Nesterov (1 - momentum) g + momentum m
+ *   X = u / |u|_F                            so no singular value exceeds 1
+ *   X = a X + b A X + c A^2 X, A = X X^T     `iterations` times
+ *   p = (1 - lr weight_decay) p - lr scale X
+ * An iteration maps each singular value s of X to a s + b s^3 + c s^5 and keeps the singular
+ * vectors: the Newton-Schulz iteration, with coefficients with a large derivative a at 0, so that
+ * small singular values grow fast; after 5 iterations nearly all are in [0.7, 1.2].
+ *
+ * A iterates on the smaller side: the same values are X (a + b B + c B^2), B = X^T X, for r > c.
+ * All other weights step as in AdamW: the table of groups holds which are matrices. A step first
+ * computes X of every matrix, in v, which a matrix has no other use for, and then changes m and p:
+ * products may exhaust memory, and a failed step must change nothing. */
+#include "ops/kernels.h"
+#include "optim/internal.h"
+
+#include <stdlib.h>
+
+/* -------------------------------------------------------------------------------------- kernels */
+void muon_momentum_plain(Real *u, const Real *m, const Real *gradients, Real momentum,
+                         Real nesterov, int64_t n)
+{
+    EACH(i, n)
+        u[i] = muon_direction(m[i], gradients[i], momentum, nesterov);
+}
+
+void muon_normalize_plain(Real *x, const Clipping *squares, int64_t n)
+{
+    double sum = 0;
+    for (int k = 0; k < CLIP_PARTS; k++)
+        sum += squares->parts[k];
+    const Real factor = (Real)(1 / fmax(sqrt(sum), MUON_MIN_NORM));
+    EACH(i, n)
+        x[i] *= factor;
+}
+
+void muon_polynomial_plain(Real *p, const Real *gram, Real scale, int64_t n)
+{
+    EACH(i, n * n)
+        p[i] = muon_coefficients(gram[i], p[i], i / n == i % n, scale);
+}
+
+void muon_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const StepScalars *scalars,
+                     int64_t n)
+{
+    for (Run run = { 0 }; next_run(&run, scalars, n);) {
+        const StepScalars s = *run.scalars;
+        if (!s.is_matrix) {
+            adam_run(p, m, v, gradients, &run);
+            continue;
+        }
+        EACH(k, run.count) {
+            const int64_t i = run.start + k;
+            m[i] = s.momentum * m[i] + (1 - s.momentum) * gradients[i];
+            p[i] = s.keep * p[i] - s.learning_rate * v[i];
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- matrices */
+typedef struct MuonMatrix {
+    const Tensor *weight;
+    int64_t offset, rows, columns; /* in the flat buffers */
+    Real scale;
+} MuonMatrix;
+
+struct Muon {
+    double rest_rate,
+        rest_decay; /* of AdamW: its learning rate / that of the matrices; its decay */
+    Real nesterov;  /* the weight of m in u */
+    int iterations, count;
+    Block *scratch;
+    Clipping *squares;            /* in scratch, as are */
+    Real *other, *gram, *squared; /* the next X, A and A^2 of the largest matrix */
+    MuonMatrix matrices[];
+};
+
+/* out [n, m] = a [n, k] b [k, m], or with transposed a or b. */
+static void multiply(const Optimizer *o, Real *out, const Real *a, const Real *b, Product size)
+{
+    kernels_on(o->device, TENSOR_REAL)
+        ->product("optim_step", PRECISION_FLOAT32, (Result){ out, TENSOR_REAL, false },
+                  (Operand){ a, TENSOR_REAL }, (Operand){ b, TENSOR_REAL }, size);
+}
+
+/* x = scale times the orthogonalized x. */
+static void newton_schulz(const Optimizer *o, const MuonMatrix *matrix, Real *x)
+{
+    const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
+    const Muon *muon = o->muon;
+    const int64_t r = matrix->rows, c = matrix->columns, count = r * c;
+    const bool tall = r > c;
+    const int64_t n = tall ? c : r, k = tall ? r : c;
+    const Product square = { n, n, n, false, false, 1, 0, 0, 0 };
+    Real *now = x, *next = muon->other;
+    kernels->sum_squares(muon->squares, x, count);
+    kernels->muon_normalize(x, muon->squares, count);
+    for (int i = 1; i <= muon->iterations; i++) {
+        const Real scale = i == muon->iterations ? matrix->scale : 1;
+        multiply(o, muon->gram, now, now, (Product){ n, k, n, tall, !tall, 1, 0, 0, 0 });
+        multiply(o, muon->squared, muon->gram, muon->gram, square);
+        kernels->muon_polynomial(muon->squared, muon->gram, scale, n);
+        if (tall)
+            multiply(o, next, now, muon->squared, (Product){ r, n, n, false, false, 1, 0, 0, 0 });
+        else
+            multiply(o, next, muon->squared, now, (Product){ n, n, c, false, false, 1, 0, 0, 0 });
+        Real *before = now;
+        now = next;
+        next = before;
+    }
+    if (now != x)
+        device_copy(o->device, x, now, (size_t)count * sizeof(Real));
+}
+
+static void muon_prepare(const Optimizer *o, const Real *gradients)
+{
+    const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
+    error_enter(NULL, "optim_step");
+    for (int i = 0; i < o->muon->count; i++) {
+        const MuonMatrix *matrix = &o->muon->matrices[i];
+        if (!matrix->weight->requires_grad)
+            continue;
+        Real *x = o->v + matrix->offset;
+        kernels->muon_momentum(x, o->m + matrix->offset, gradients + matrix->offset, o->momentum,
+                               o->muon->nesterov, matrix->rows * matrix->columns);
+        newton_schulz(o, matrix, x);
+    }
+}
+
+static void muon_update(const Optimizer *o, Real *p, const Real *gradients)
+{
+    kernels_on(o->device, TENSOR_REAL)
+        ->muon_step(p, o->m, o->v, gradients, o->current, o->params->flat_count);
+}
+
+static StepScalars muon_scalars(const Optimizer *o, double learning_rate, double weight_decay)
+{
+    return (StepScalars){ .learning_rate = (Real)learning_rate,
+                          .keep = (Real)(1 - learning_rate * weight_decay),
+                          .momentum = o->momentum,
+                          .is_matrix = true };
+}
+
+StepScalars muon_rest_scalars(const Optimizer *o, double learning_rate, double decay_factor)
+{
+    return adamw_scalars(o, learning_rate * o->muon->rest_rate, o->muon->rest_decay * decay_factor);
+}
+
+/* ------------------------------------------------------------------------------------- creation */
+MuonConfig optim_muon_config(double learning_rate, double rest_learning_rate)
+{
+    return (MuonConfig){ .learning_rate = learning_rate,
+                         .momentum = 0.95,
+                         .nesterov = true,
+                         .iterations = 5,
+                         .rest = optim_adam_config(rest_learning_rate),
+                         .rest_names = { "*embedding*", "*head*" } };
+}
+
+static bool is_matrix(const MuonConfig *config, const Tensor *weight)
+{
+    for (int i = 0; i < MUON_MAX_NAMES && config->rest_names[i]; i++)
+        if (params_matches(config->rest_names[i], weight))
+            return false;
+    return weight->shape.rank >= 2;
+}
+
+static MuonMatrix matrix_of(const Optimizer *o, const MuonConfig *config, const Tensor *weight)
+{
+    const int64_t rows = weight->shape.size[0], columns = tensor_count(weight) / rows;
+    const double r = (double)rows, c = (double)columns;
+    const double scale =
+        config->scale == MUON_MATCH_RMS_ADAMW ? 0.2 * sqrt(fmax(r, c)) : sqrt(fmax(1, r / c));
+    return (MuonMatrix){ weight, weight->data - params_flat_values(o->params)->data, rows, columns,
+                         (Real)scale };
+}
+
+static void check_config(Params *params, const MuonConfig *config)
+{
+    if (!(config->learning_rate > 0))
+        error_raise("optim_muon: learning_rate is %g, expected more than 0, and finite; to train "
+                    "the rest alone, freeze the matrices",
+                    config->learning_rate);
+    if (config->iterations < 1)
+        error_raise("optim_muon: iterations is %d, expected 1 or more", config->iterations);
+    if ((int)config->scale < MUON_ORIGINAL || (int)config->scale > MUON_MATCH_RMS_ADAMW)
+        error_raise("optim_muon: the scale is %d, expected a MuonScale", (int)config->scale);
+    if (config->rest.schedule.kind != SCHEDULE_CONSTANT)
+        error_raise("optim_muon: rest.schedule is set, expected the schedule of the MuonConfig, "
+                    "which all weights follow");
+    optim_check_not_negative("optim_muon", "rest.learning_rate", config->rest.learning_rate);
+    optim_check_not_negative("optim_muon", "rest.weight_decay", config->rest.weight_decay);
+    for (int i = 0; params && i < params_count(params); i++)
+        if (is_matrix(config, params_at(params, i)))
+            return;
+    if (params && params_count(params) > 0)
+        error_raise("optim_muon: no weight is a matrix outside rest_names; use optim_adamw");
+}
+
+/* Enough for the largest matrix; false when memory is exhausted. */
+static bool allocate_scratch(const Optimizer *o, Muon *muon)
+{
+    int64_t elements = 0, squares = 0;
+    for (int i = 0; i < muon->count; i++) {
+        const int64_t r = muon->matrices[i].rows, c = muon->matrices[i].columns, n = r < c ? r : c;
+        elements = r * c > elements ? r * c : elements;
+        squares = n * n > squares ? n * n : squares;
+    }
+    const size_t bytes = sizeof(Clipping) + (size_t)(elements + 2 * squares) * sizeof(Real);
+    muon->scratch = device_allocate(o->device, bytes);
+    if (!muon->scratch)
+        return false;
+    muon->squares = muon->scratch->data;
+    muon->other = (Real *)(muon->squares + 1);
+    muon->gram = muon->other + elements;
+    muon->squared = muon->gram + squares;
+    return true;
+}
+
+/* Of all weights that the config makes matrices; NULL when memory is exhausted. */
+static Muon *muon_new(const Optimizer *o, const MuonConfig *config)
+{
+    const int weights = params_count(o->params);
+    Muon *muon = memory_allocate(sizeof *muon + (size_t)weights * sizeof(MuonMatrix));
+    if (!muon)
+        return NULL;
+    *muon = (Muon){ .rest_rate = config->rest.learning_rate / config->learning_rate,
+                    .rest_decay = config->rest.weight_decay,
+                    .nesterov = config->nesterov ? (Real)config->momentum : 1,
+                    .iterations = config->iterations };
+    for (int i = 0; i < weights; i++)
+        if (is_matrix(config, params_at(o->params, i)))
+            muon->matrices[muon->count++] = matrix_of(o, config, params_at(o->params, i));
+    if (allocate_scratch(o, muon))
+        return muon;
+    free(muon);
+    return NULL;
+}
+
+void muon_free(const Optimizer *optimizer)
+{
+    if (optimizer->muon)
+        device_free(optimizer->device, optimizer->muon->scratch);
+    free(optimizer->muon);
+}
+
+Optimizer *optim_muon(Params *params, MuonConfig config)
+{
+    check_config(params, &config);
+    Optimizer template = optim_adam_template("optim_muon", params, config.rest);
+    template.scalars = muon_scalars;
+    template.prepare = muon_prepare;
+    template.update = muon_update;
+    template.learning_rate = config.learning_rate;
+    template.weight_decay = config.weight_decay;
+    template.momentum = (Real)config.momentum;
+    template.schedule = config.schedule;
+    Optimizer *o = optim_new("optim_muon", template);
+    o->muon = muon_new(o, &config);
+    bool ok = o->muon && groups_new(o);
+    for (int i = 0; ok && i < o->muon->count; i++)
+        groups_set_matrix(o, o->muon->matrices[i].weight);
+    if (ok)
+        return o;
+    optim_free(o);
+    error_raise("optim_muon: %s", device_exhausted(params->device, sizeof(Muon)).text);
+}
