@@ -1,7 +1,7 @@
 /* Root mean square normalization (Zhang and Sennrich 2019) over the last axis. */
 #include "nn/internal.h"
 
-static RmsNorm rms_norm(Params *params, const char *name, int64_t width, bool one_plus_weight)
+static RmsNorm new_rms_norm(Params *params, const char *name, int64_t width, bool one_plus_weight)
 {
     if (width < 1)
         error_raise("nn_rms_norm: %s: width is %lld, expected 1 or more", name, (long long)width);
@@ -12,12 +12,12 @@ static RmsNorm rms_norm(Params *params, const char *name, int64_t width, bool on
 
 RmsNorm nn_rms_norm(Params *params, const char *name, int64_t width)
 {
-    return rms_norm(params, name, width, false);
+    return new_rms_norm(params, name, width, false);
 }
 
 RmsNorm nn_rms_norm_one_plus(Params *params, const char *name, int64_t width)
 {
-    return rms_norm(params, name, width, true);
+    return new_rms_norm(params, name, width, true);
 }
 
 Tensor *nn_rms_norm_forward(Tape *tape, const RmsNorm *norm, Tensor *x)

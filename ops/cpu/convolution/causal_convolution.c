@@ -7,7 +7,7 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-enum { TILE = 128 };
+enum { TAP_TILE = 128 };
 
 static const Real *transposed_taps(const Real *weight, ConvolvedSequences c)
 {
@@ -37,8 +37,8 @@ ALWAYS_INLINE void convolve_tile(int T, Real *out, const Real *x, const Real *ta
                                  const Real *bias, const Real *state, const ConvolvedSequences *c,
                                  Sequence q, int64_t i, int64_t ch)
 {
-    const int64_t n = c->C - ch < TILE ? c->C - ch : TILE;
-    Real sum[TILE];
+    const int64_t n = c->C - ch < TAP_TILE ? c->C - ch : TAP_TILE;
+    Real sum[TAP_TILE];
     for (int64_t j = 0; j < n; j++)
         sum[j] = bias && i < q.end ? bias[ch + j] : 0;
     for (int64_t k = 0; k < (i < q.end ? c->K : 0); k++) {
@@ -76,7 +76,7 @@ static void convolve(TensorType type, Real *out, Real *final_state, const Real *
 {
     const Real *taps = transposed_taps(weight, c);
     EACH_ROW(i, c.R, c.C * 2)
-        for (int64_t ch = 0; ch < c.C; ch += TILE)
+        for (int64_t ch = 0; ch < c.C; ch += TAP_TILE)
             BY_STORAGE(
                 type, T,
                 convolve_tile(T, out, x, taps, bias, state, &c, sequence_of_row(&c, i), i, ch));
@@ -91,8 +91,8 @@ ALWAYS_INLINE void gradient_tile(int T, int S, Gradient dx, const Real *dout, co
                                  const Real *taps, const ConvolvedSequences *c, Sequence q,
                                  int64_t j, int64_t ch)
 {
-    const int64_t n = c->C - ch < TILE ? c->C - ch : TILE, t = j - q.end + c->K - 1;
-    Real sum[TILE];
+    const int64_t n = c->C - ch < TAP_TILE ? c->C - ch : TAP_TILE, t = j - q.end + c->K - 1;
+    Real sum[TAP_TILE];
     for (int64_t l = 0; l < n; l++)
         sum[l] = dfinal && t >= 0 && j < q.end ? dfinal[(q.s * (c->K - 1) + t) * c->C + ch + l] : 0;
     for (int64_t k = 0; k < c->K; k++) {
@@ -109,13 +109,13 @@ static void convolve_backward(TensorType type, Gradient dx, Gradient dstate, con
 {
     const Real *taps = transposed_taps(weight, c);
     EACH_ROW(j, dx.data ? c.R : 0, c.C * 2)
-        for (int64_t ch = 0; ch < c.C; ch += TILE)
+        for (int64_t ch = 0; ch < c.C; ch += TAP_TILE)
             BY_STORAGE(
                 type, T,
                 const Gradient at = { elements_at(T, dx.data, j * c.C + ch), dx.accumulate };
                 gradient_tile(T, T, at, dout, dfinal, taps, &c, sequence_of_row(&c, j), j, ch));
     for (int64_t row = 0; row < (dstate.data ? c.S * (c.K - 1) : 0); row++)
-        for (int64_t ch = 0; ch < c.C; ch += TILE) {
+        for (int64_t ch = 0; ch < c.C; ch += TAP_TILE) {
             const Sequence q = sequence_at(&c, row / (c.K - 1));
             const Gradient at = gradient_from(dstate, row * c.C + ch);
             const int64_t j = q.first + row % (c.K - 1) - c.K + 1;
