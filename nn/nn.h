@@ -330,29 +330,29 @@ typedef struct TransformerConfig {
     int64_t feed_forward;    /* 4 times the width */
     Activation activation;   /* ACTIVATION_RELU: f of the feed-forward network */
     AttentionKind attention; /* ATTENTION_CAUSAL_LINEAR */
-    AttentionKind layer_attention[NN_MAX_LAYERS]; /* attention: that of single layers */
-    Decay decay;         /* DECAY_NONE: of causal linear attention and of the delta rule */
-    Decay softmax_decay; /* DECAY_NONE: of causal softmax attention (Lin et al. 2025) */
-    bool unnormalized;   /* false; true: causal linear attention without its normalizer */
-    double max_beta;     /* 1: of the delta rule; in (0, 2] */
-    int64_t convolution; /* 0: none; taps of a causal convolution over queries, keys and values,
-                           * followed by silu, in causal linear attention and the delta rule */
-    bool output_gate;    /* false; true: there, the result is multiplied by silu(x Wg^T + bg) */
-    Features features;   /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
-    int64_t projections; /* 2 * head_dim: the number of features of FEATURES_RANDOM */
-    AttentionForm form;  /* FORM_BEST: the algorithm of causal linear attention */
-    double dropout;      /* 0 */
-    int64_t lsh_rounds;  /* 1: hash rounds of LSH attention */
-    int64_t lsh_chunk;   /* 32: positions per chunk of LSH attention */
-    int64_t lsh_buckets; /* 2 per chunk of the sequence: hash buckets of LSH attention */
-    double initial_std;  /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
+    Features features;       /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
+    int64_t projections;     /* 2 * head_dim: the number of features of FEATURES_RANDOM */
+    AttentionForm form;      /* FORM_BEST: the algorithm of causal linear attention */
+    Decay decay;             /* DECAY_NONE: of causal linear attention and the delta rule */
+    Decay softmax_decay;     /* DECAY_NONE: of causal softmax attention (Lin et al. 2025) */
+    bool unnormalized;       /* false; true: causal linear attention without its normalizer */
+    double max_beta;         /* 1: of the delta rule; in (0, 2] */
+    int64_t convolution;     /* 0: none. Causal linear attention and the delta rule: taps of a
+                              * causal convolution over queries, keys and values, then silu */
+    bool output_gate;        /* false; true: of these too: the result times silu(x Wg^T + bg) */
+    double dropout;          /* 0 */
+    int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
+    int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
+    int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */
+    double initial_std;      /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
                               * 0.02: weights are normal with this standard deviation, divided by
                               * sqrt(2 layers) for out.weight and ff2.weight, whose products are
                               * added to the residual stream; biases are 0 */
-    bool pre_norm;       /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
-    bool no_final_norm;  /* false: a final norm follows the layers, as in the paper's code */
-    bool recompute;      /* false; true: training keeps each layer's input alone and computes the
-                          * layer again in the backward pass (tape_recompute) */
+    bool pre_norm;           /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
+    bool no_final_norm;      /* false: a final norm follows the layers, as in the paper's code */
+    bool recompute;          /* false; true: training keeps each layer's input alone and computes
+                              * the layer again in the backward pass (tape_recompute) */
+    AttentionKind layer_attention[NN_MAX_LAYERS]; /* attention: layer i's own, if it differs */
 } TransformerConfig;
 
 /* Multi-head attention. */
