@@ -30,65 +30,15 @@
  * S runs from the first position, R from the last: the backward pass goes once in each direction. It
  * keeps du_i and R_i u_i between them, and no state but the current one.
  *
- * C positions can be processed at once (the WY form). Let K, V, U, Q hold them as rows, S the state
- * before them, and L_i = l_1 + .. + l_i within them. The recurrence of S makes that of u a triangular
- * system, which forward substitution solves; then out is linear attention's scan with u as values:
- *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)      A_ij = e^(L_i - L_j) k_i.k_j, j < i
- *     out = diag(e^L) Q S + P U                                  P_ij = e^(L_i - L_j) q_i.k_j, j <= i
- *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
- * and likewise backward, with R the derivative by the state after them:
- *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G
- *     R <- e^(L_C) R + (diag(e^L) Q)^T G - (diag(e^L) K)^T dV
+ * Backends process C positions at once: the WY form, ops/cpu/attention/delta/delta.c.
  *
  * For positions masked by key_lengths, beta_i and l_i count as 0: the state stays as it is, and
  * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is one
  * as above.
  *
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
-#include "ops/attention/linear_rows.h"
+#include "ops/attention/delta_rows.h"
 #include "ops/kernels.h"
-
-/* T [n] <- e^l T */
-static void decay_delta_state(double *T, int64_t n, double decay)
-{
-    for (int64_t c = 0; decay != 1 && c < n; c++)
-        T[c] *= decay;
-}
-
-/* o [D] = T x, x [M]; T is stored transposed, [M, D]. */
-static void apply_transposed_state(Real *o, const double *T, const Real *x, int64_t D, int64_t M)
-{
-    for (int64_t d = 0; d < D; d++) {
-        double sum = 0;
-        for (int64_t m = 0; m < M; m++)
-            sum += T[m * D + d] * (double)x[m];
-        o[d] = (Real)sum;
-    }
-}
-
-/* Position i of head h, of all sequences: its rows, and the index of its row of M elements. */
-typedef struct DeltaPosition {
-    const Real *q, *k, *v;
-    double beta, decay; /* 0 and 1 if it is masked; then k and v may hold NaN */
-    int64_t row;
-    bool masked;
-} DeltaPosition;
-
-static DeltaPosition delta_position(const DeltaRule *s, int64_t i, int64_t h)
-{
-    const AttentionInputs *x = &s->x;
-    const int64_t row = i * x->H + h;
-    const bool masked = key_is_masked(x, i);
-    return (DeltaPosition){
-        .q = x->query + i * x->query_stride + h * x->D,
-        .k = x->key + i * x->key_stride + h * x->D,
-        .v = x->value + i * x->value_stride + h * x->M,
-        .beta = masked ? 0 : (double)s->beta[row],
-        .decay = masked || !s->log_decay ? 1 : exp((double)s->log_decay[row]),
-        .row = row,
-        .masked = masked,
-    };
-}
 
 void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {

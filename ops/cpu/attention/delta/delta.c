@@ -1,5 +1,15 @@
-/* The delta rule on the CPU, chunk by chunk (the WY form of ops/attention/delta_rule.c). A head of a
- * sequence is an item of work; its state stays in the cache of its thread.
+/* The delta rule on the CPU, chunk by chunk. A head of a sequence is an item of work; its state
+ * stays in the cache of its thread.
+ *
+ * C positions can be processed at once (the WY form). Let K, V, U, Q hold them as rows, S the state
+ * before them, and L_i = l_1 + .. + l_i within them. The recurrence of S makes that of u a triangular
+ * system, which forward substitution solves; then out is linear attention's scan with u as values:
+ *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)      A_ij = e^(L_i - L_j) k_i.k_j, j < i
+ *     out = diag(e^L) Q S + P U                                  P_ij = e^(L_i - L_j) q_i.k_j, j <= i
+ *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
+ * and likewise backward, with R the derivative by the state after them:
+ *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G
+ *     R <- e^(L_C) R + (diag(e^L) Q)^T G - (diag(e^L) K)^T dV
  *
  * Decays are products of the e^(l_i), never a quotient: past_i = e^(L_i), future_i = e^(L_C - L_i)
  * and E_ij = e^(L_i - L_j), all <= 1, so that strong decays become 0 and nothing overflows. */

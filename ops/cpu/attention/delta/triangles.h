@@ -5,7 +5,7 @@
 
 #include "ops/cpu/shared/tiles.h"
 
-enum { DELTA_CHUNK = 32 }; /* positions per chunk: 16 and 64 take 1.1 to 1.3 times as long */
+enum { DELTA_CHUNK = 32 }; /* positions per chunk, at least 2 LANES; 64 take 1.1 times as long */
 
 /* to [columns, stride] = the transpose of rows [count, columns], count and columns multiples of
  * LANES. */
