@@ -153,9 +153,9 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
             if (d.log_decay.data)
                 gradient_add(d.log_decay, i * H + h, key_is_masked(x, i) ? 0 : (Real)dl);
         }
-        for (int64_t c = 0; d.state.data && c < D * M; c++)
-            gradient_add(d.state, at + c, (Real)R[c % M * D + c / M]);
     }
+    for (int64_t c = 0; d.state.data && c < x->B * H * D * M; c++) /* last: may be value's too */
+        gradient_add(d.state, c, (Real)memory[c / (D * M) * size + c % M * D + c / M % D]);
     device_workspace_free(du);
     attention_workspace_free(memory);
 }
