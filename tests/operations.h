@@ -659,7 +659,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { DELTA(1, 1, 1, 1, 1) }, { DELTA(2, 70, 2, 20, 36) }, { DELTA(1, 130, 1, 64, 64) },       \
         { DELTA(1, 100, 1, 130, 30) })                                                             \
     ROW(gated_delta_rule, delta_rule(tape, x, (DeltaRuleOptions){ 0 }), UNMEASURED,                \
-        { DELTAS(2, 4, 1, 3, 4, 2) }, { DELTAS(3, 1, 1, 1, 5, 3) }, { DELTAS(2, 70, 2, 20, 36, 2) }, \
+        { DELTAS(2, 4, 1, 3, 4, 2) }, { DELTAS(2, 70, 2, 20, 36, 2) },                             \
+        { DELTAS(3, 1, 1, 1, 5, 3) }, /* values and states of one shape */                         \
         { DELTAS(1, 100, 2, 33, 17, 1) }, { DELTAS(1, 200, 1, 128, 128, 1) })                      \
     ROW(packed_delta_rule, delta_rule(tape, (Tensor *[6]){ x[0], NULL, NULL, x[1] },               \
                                       (DeltaRuleOptions){ 0 }),                                    \

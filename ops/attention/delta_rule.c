@@ -1,8 +1,8 @@
 /* The delta rule (Yang et al. 2024, DeltaNet), with a decay Gated DeltaNet (Yang et al. 2024)
  *
- * For one sequence and one head: positions run from 1 to N; queries and keys have D elements, values
- * M, and the state S [D, M] maps keys to values. Where linear attention adds k_i v_i^T to S, the delta
- * rule replaces what S returns for k_i: with l_i <= 0, the log decay, and S_0, the initial state,
+ * For one sequence and one head: positions run from 1 to N; queries and keys have D elements,
+ * values M, and the state S [D, M] maps keys to values. Where linear attention adds k_i v_i^T to S,
+ * the delta rule replaces what S returns for k_i: with log decays l_i <= 0 and an initial state S_0
  *
  * Forward
  *     u_i = beta_i (v_i - e^(l_i) S_{i-1}^T k_i)
@@ -19,22 +19,22 @@
  *     dq_i <- S_i g_i       dk_i <- R_i u_i - beta_i z_i      z_i = e^(l_i) S_{i-1} du_i
  *   so that  dbeta_i <- du_i.v_i - k_i.z_i  without a division, for beta_i = 0 too. Last
  *     dS_0 <- e^(l_1) (R_1 - k_1 dv_1^T)
- *   As for l_i, let P_i = R_i - k_i dv_i^T, so that dl_i = <e^(l_i) S_{i-1}, P_i>. The outer products
- *   in S_i and R_i give
+ *   As for l_i, let P_i = R_i - k_i dv_i^T, so that dl_i = <e^(l_i) S_{i-1}, P_i>. The outer
+ *   products in S_i and R_i give
  *     <S_i, R_i> = <S_i, e^(l_{i+1}) P_{i+1}> + q_i.S_i g_i = dl_{i+1} + q_i.dq_i
  *     <S_i, R_i> = <e^(l_i) S_{i-1}, R_i> + k_i.R_i u_i   = dl_i + beta_i k_i.z_i + u_i.du_i
  *                = dl_i + v_i.dv_i
  *   which leaves a cumulative sum of one number per position, from the last:
  *     dl_i <- <S_N, dL/dS_N> + sum_{t>=i} (q_t.dq_t - v_t.dv_t)
  *
- * S runs from the first position, R from the last: the backward pass goes once in each direction. It
- * keeps du_i and R_i u_i between them, and no state but the current one.
+ * S runs from the first position, R from the last: the backward pass goes once in each direction.
+ * It keeps du_i and R_i u_i between them, and no state but the current one.
  *
  * Backends process C positions at once: the WY form, ops/cpu/attention/delta/delta.c.
  *
  * For positions masked by key_lengths, beta_i and l_i count as 0: the state stays as it is, and
- * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is one
- * as above.
+ * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is
+ * one as above.
  *
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
 #include "ops/attention/delta_rows.h"
