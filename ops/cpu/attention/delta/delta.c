@@ -4,8 +4,8 @@
  * The WY form: let K, V, U, Q hold C positions as rows, S the state before them, and L_i = l_1 +
  * .. + l_i within them. The recurrence of S makes that of u a triangular system, which forward
  * substitution solves; then out is linear attention's scan with u as values:
- *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)     A_ij = e^(L_i - L_j) k_i.k_j, j < i
- *     out = diag(e^L) Q S + P U                                 P_ij = e^(L_i - L_j) q_i.k_j, j <= i
+ *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)    A_ij = e^(L_i - L_j) k_i.k_j, j < i
+ *     out = diag(e^L) Q S + P U                                P_ij = e^(L_i - L_j) q_i.k_j, j <= i
  *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
  * and likewise backward, with R the derivative by the state after them:
  *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G

@@ -231,7 +231,7 @@ __global__ void delta_contribute_decay(Gradient dlog_decay, DeltaScratch m, Delt
 }
 
 /* Last: the state may be the value too. */
-__global__ static void delta_contribute_state(Gradient to, const Real *dstate, int64_t n)
+__global__ void delta_contribute_state(Gradient to, const Real *dstate, int64_t n)
 {
     GRID_FOR(i, n)
         contribute(&to.data[i], to.accumulate, dstate[i]);
