@@ -221,8 +221,8 @@ KERNEL(linear_attention_backward,
 
 /* ------------------------------------------------------------------------ attention: delta rule */
 
-/* out [B, N, H, M], u [B, N, H, M] (Real, saved for the backward pass) and the final state [B, H, D,
- * M] (Real; may be NULL) */
+/* out [B, N, H, M], u [B, N, H, M] (Real, saved for the backward pass) and the final state
+ * [B, H, D, M] (Real; may be NULL) */
 KERNEL(delta_rule_forward, (Real *out, Real *u, Real *final_state, const DeltaRule *rule))
 /* the gradients by query, key, value, beta, log decay and state; dfinal_state may be NULL */
 KERNEL(delta_rule_backward, (DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,

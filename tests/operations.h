@@ -154,8 +154,8 @@ static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm fo
 static inline Tensor *delta_rule(Tape *tape, Tensor **x, DeltaRuleOptions options)
 {
     Tensor *final_state;
-    Tensor *key = x[1] ? op_scale(tape, x[1], 0.8 / sqrt((double)x[1]->shape.size[3])) : NULL;
-    Tensor *query = x[1] ? x[0] : op_scale(tape, x[0], 0.8 / sqrt((double)x[0]->shape.size[3]));
+    Tensor *key = x[1] ? op_scale(tape, x[1], 0.5 / sqrt((double)x[1]->shape.size[3])) : NULL;
+    Tensor *query = x[1] ? x[0] : op_scale(tape, x[0], 0.5 / sqrt((double)x[0]->shape.size[3]));
     Tensor *beta = op_scale(tape, op_sigmoid(tape, x[3]), 1.5);
     options.log_decay = x[4] ? op_scale(tape, op_softplus(tape, x[4]), -0.5) : NULL;
     options.state = x[5];
@@ -814,6 +814,7 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { DELTA(1, 100, 1, 130, 30) })                                                             \
     ROW(gated_delta_rule, delta_rule(tape, x, (DeltaRuleOptions){ 0 }), UNMEASURED,                \
         { DELTAS(2, 4, 1, 3, 4, 2) }, { DELTAS(2, 70, 2, 20, 36, 2) },                             \
+        { DELTAS(3, 1, 1, 1, 5, 3) }, /* values and states of one shape */                         \
         { DELTAS(1, 100, 2, 33, 17, 1) }, { DELTAS(1, 200, 1, 128, 128, 1) })                      \
     ROW(packed_delta_rule, delta_rule(tape, (Tensor *[6]){ x[0], NULL, NULL, x[1] },               \
                                       (DeltaRuleOptions){ 0 }),                                    \

@@ -1,8 +1,8 @@
 /* The delta rule (Yang et al. 2024, DeltaNet), with a decay Gated DeltaNet (Yang et al. 2024)
  *
- * For one sequence and one head: positions run from 1 to N; queries and keys have D elements, values
- * M, and the state S [D, M] maps keys to values. Where linear attention adds k_i v_i^T to S, the delta
- * rule replaces what S returns for k_i: with l_i <= 0, the log decay, and S_0, the initial state,
+ * For one sequence and one head: positions run from 1 to N; queries and keys have D elements,
+ * values M, and the state S [D, M] maps keys to values. Where linear attention adds k_i v_i^T to S,
+ * the delta rule replaces what S returns for k_i: with log decays l_i <= 0 and an initial state S_0
  *
  * Forward
  *     u_i = beta_i (v_i - e^(l_i) S_{i-1}^T k_i)
@@ -19,69 +19,26 @@
  *     dq_i <- S_i g_i       dk_i <- R_i u_i - beta_i z_i      z_i = e^(l_i) S_{i-1} du_i
  *   so that  dbeta_i <- du_i.v_i - k_i.z_i  without a division, for beta_i = 0 too. Last
  *     dS_0 <- e^(l_1) (R_1 - k_1 dv_1^T)
- *   As for l_i, let P_i = R_i - k_i dv_i^T, so that dl_i = <e^(l_i) S_{i-1}, P_i>. The outer products
- *   in S_i and R_i give
+ *   As for l_i, let P_i = R_i - k_i dv_i^T, so that dl_i = <e^(l_i) S_{i-1}, P_i>. The outer
+ *   products in S_i and R_i give
  *     <S_i, R_i> = <S_i, e^(l_{i+1}) P_{i+1}> + q_i.S_i g_i = dl_{i+1} + q_i.dq_i
  *     <S_i, R_i> = <e^(l_i) S_{i-1}, R_i> + k_i.R_i u_i   = dl_i + beta_i k_i.z_i + u_i.du_i
  *                = dl_i + v_i.dv_i
  *   which leaves a cumulative sum of one number per position, from the last:
  *     dl_i <- <S_N, dL/dS_N> + sum_{t>=i} (q_t.dq_t - v_t.dv_t)
  *
- * S runs from the first position, R from the last: the backward pass goes once in each direction. It
- * keeps du_i and R_i u_i between them, and no state but the current one.
+ * S runs from the first position, R from the last: the backward pass goes once in each direction.
+ * It keeps du_i and R_i u_i between them, and no state but the current one.
  *
- * C positions can be processed at once (the WY form). Let K, V, U, Q hold them as rows, S the state
- * before them, and L_i = l_1 + .. + l_i within them. The recurrence of S makes that of u a triangular
- * system, which forward substitution solves; then out is linear attention's scan with u as values:
- *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)      A_ij = e^(L_i - L_j) k_i.k_j, j < i
- *     out = diag(e^L) Q S + P U                                  P_ij = e^(L_i - L_j) q_i.k_j, j <= i
- *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
- * and likewise backward, with R the derivative by the state after them:
- *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G
- *     R <- e^(L_C) R + (diag(e^L) Q)^T G - (diag(e^L) K)^T dV
+ * Backends process C positions at once: the WY form, ops/cpu/attention/delta/delta.c.
  *
  * For positions masked by key_lengths, beta_i and l_i count as 0: the state stays as it is, and
- * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is one
- * as above.
+ * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is
+ * one as above.
  *
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
-#include "ops/attention/linear_rows.h"
+#include "ops/attention/delta_rows.h"
 #include "ops/kernels.h"
-
-/* o [D] = T x, x [M]; T is stored transposed, [M, D]. */
-static void apply_transposed_state(Real *o, const double *T, const Real *x, int64_t D, int64_t M)
-{
-    for (int64_t d = 0; d < D; d++) {
-        double sum = 0;
-        for (int64_t m = 0; m < M; m++)
-            sum += T[m * D + d] * (double)x[m];
-        o[d] = (Real)sum;
-    }
-}
-
-/* Position i of head h, of all sequences: its rows, and the index of its row of M elements. */
-typedef struct DeltaPosition {
-    const Real *q, *k, *v;
-    double beta, decay; /* 0 and 1 if it is masked; then k and v may hold NaN */
-    int64_t row;
-    bool masked;
-} DeltaPosition;
-
-static DeltaPosition delta_position(const DeltaRule *s, int64_t i, int64_t h)
-{
-    const AttentionInputs *x = &s->x;
-    const int64_t row = i * x->H + h;
-    const bool masked = key_is_masked(x, i);
-    return (DeltaPosition){
-        .q = x->query + i * x->query_stride + h * x->D,
-        .k = x->key + i * x->key_stride + h * x->D,
-        .v = x->value + i * x->value_stride + h * x->M,
-        .beta = masked ? 0 : (double)s->beta[row],
-        .decay = masked || !s->log_decay ? 1 : exp((double)s->log_decay[row]),
-        .row = row,
-        .masked = masked,
-    };
-}
 
 void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {
@@ -196,9 +153,9 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
             if (d.log_decay.data)
                 gradient_add(d.log_decay, i * H + h, key_is_masked(x, i) ? 0 : (Real)dl);
         }
-        for (int64_t c = 0; d.state.data && c < D * M; c++)
-            gradient_add(d.state, at + c, (Real)R[c % M * D + c / M]);
     }
+    for (int64_t c = 0; d.state.data && c < x->B * H * D * M; c++) /* last: may be value's too */
+        gradient_add(d.state, c, (Real)memory[c / (D * M) * size + c % M * D + c / M % D]);
     device_workspace_free(du);
     attention_workspace_free(memory);
 }

@@ -1,5 +1,15 @@
-/* The delta rule on the CPU, chunk by chunk (the WY form of ops/attention/delta_rule.c). A head of a
- * sequence is an item of work; its state stays in the cache of its thread.
+/* The delta rule on the CPU, chunk by chunk. A head of a sequence is an item of work; its state
+ * stays in the cache of its thread.
+ *
+ * The WY form: let K, V, U, Q hold C positions as rows, S the state before them, and L_i = l_1 +
+ * .. + l_i within them. The recurrence of S makes that of u a triangular system, which forward
+ * substitution solves; then out is linear attention's scan with u as values:
+ *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)    A_ij = e^(L_i - L_j) k_i.k_j, j < i
+ *     out = diag(e^L) Q S + P U                                P_ij = e^(L_i - L_j) q_i.k_j, j <= i
+ *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
+ * and likewise backward, with R the derivative by the state after them:
+ *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G
+ *     R <- e^(L_C) R + (diag(e^L) Q)^T G - (diag(e^L) K)^T dV
  *
  * Decays are products of the e^(l_i), never a quotient: past_i = e^(L_i), future_i = e^(L_C - L_i)
  * and E_ij = e^(L_i - L_j), all <= 1, so that strong decays become 0 and nothing overflows. */
@@ -208,7 +218,7 @@ static void store_rows(const DeltaChunk *c, Gradient to, int type, const Real *r
 }
 
 /* x <- E o x, the lower triangle; times factor_i if it is not NULL */
-static void weigh(const DeltaChunk *c, Real *restrict x, const Real *restrict factor)
+static void apply_decays(const DeltaChunk *c, Real *restrict x, const Real *restrict factor)
 {
     const Real *restrict E = c->item->m.E;
     for (int64_t i = 0; i < c->rows; i++)
@@ -244,8 +254,8 @@ static void key_products(const DeltaChunk *c)
     transpose_rows(m->transposed, DELTA_CHUNK, m->K, c->rows, D);
     lower_triangle(m->A, m->K, m->transposed, c->rows, D);
     lower_triangle(m->P, m->Q, m->transposed, c->rows, D);
-    weigh(c, m->A, factor);
-    weigh(c, m->P, NULL);
+    apply_decays(c, m->A, factor);
+    apply_decays(c, m->P, NULL);
 }
 
 /* P_ij = E_ij g_i.u_j and A_ij = E_ij w_i.u_j, j < i; w [C, M] */
@@ -256,8 +266,8 @@ static void value_products(const DeltaChunk *c, const Real *w)
     transpose_rows(m->transposed, DELTA_CHUNK, m->U, c->rows, M);
     lower_triangle(m->P, m->G, m->transposed, c->rows, M);
     lower_triangle(m->A, w, m->transposed, c->rows, M);
-    weigh(c, m->P, NULL);
-    weigh(c, m->A, NULL);
+    apply_decays(c, m->P, NULL);
+    apply_decays(c, m->A, NULL);
     for (int64_t i = 0; i < c->rows; i++)
         m->A[i * DELTA_CHUNK + i] = 0;
 }
@@ -449,6 +459,8 @@ static void backward_decays(const DeltaItem *item, const DeltaUpstream *g)
 static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
 {
     const DeltaPass p = delta_pass(type, s, true);
+    const int64_t states = g.d.state.data ? p.x->B * p.x->H * p.x->D * p.x->M : 0;
+    Real *dstate = states ? device_workspace(states) : NULL;
     DELTA_ITEMS(item, &p)
     {
         load_delta_state(&item, item.m.R, g.dfinal_state, false);
@@ -457,7 +469,7 @@ static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
             const DeltaChunk c = load_chunk(&item, item.begin + i * DELTA_CHUNK);
             backward_chunk_reverse(&c, &g);
         }
-        store_delta_state(&item, g.d.state, item.m.R);
+        store_delta_state(&item, (Gradient){ dstate, false }, item.m.R);
         load_delta_state(&item, item.m.S_t, s->state, true);
         for (int64_t i = 0; i < chunks; i++) {
             const DeltaChunk c = load_chunk(&item, item.begin + i * DELTA_CHUNK);
@@ -465,6 +477,9 @@ static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
         }
         backward_decays(&item, &g);
     }
+    EACH(i, states)
+        gradient_add(g.d.state, i, dstate[i]); /* last: may be value's too */
+    device_workspace_free(dstate);
     device_workspace_free(p.buffers);
 }
 

@@ -5,7 +5,7 @@
 
 #include "ops/cpu/shared/tiles.h"
 
-enum { DELTA_CHUNK = 32 }; /* positions per chunk: 16 and 64 take 1.1 to 1.3 times as long */
+enum { DELTA_CHUNK = 32 }; /* positions per chunk, at least 2 LANES; 64 take 1.1 times as long */
 
 /* to [columns, stride] = the transpose of rows [count, columns], count and columns multiples of
  * LANES. */
@@ -61,8 +61,8 @@ ALWAYS_INLINE void substitute_tile(bool lower, int vectors, Real *u, MatrixView 
             *at_vector(u + (r + i) * columns + v * LANES) = sum[i][v];
 }
 
-/* Solves u_i = b_i + sum_k a_ik u_k, over k < i (lower) or k > i, for u [rows, columns], which holds
- * b. */
+/* Solves u_i = b_i + sum_k a_ik u_k, over k < i (lower) or k > i, for u [rows, columns], in the
+ * place of b. */
 ALWAYS_INLINE void substitute(bool lower, Real *u, MatrixView a, int64_t rows, int64_t columns)
 {
     for (int64_t step = 0; step < rows; step += ROWS) {

@@ -1,4 +1,4 @@
-/* The delta rule on CUDA, position by position: in the recurrence of S each column depends on itself
+/* The delta rule on CUDA, position by position: in the recurrence of S a column depends on itself
  * alone, and once u and du are known, so does each row. A thread owns a column of S or R, or a row,
  * and a block the neighbouring ones of a head; no thread waits for another. Simple, not tuned. */
 #include "ops/kernels.h"
@@ -113,7 +113,7 @@ struct DeltaScratch {
 /* A column per thread, from the last position:
  *     R <- R + q g^T      du = R^T k      R <- e^l (R - k dv^T) */
 template <typename T>
-__global__ void delta_backward_du(DeltaScratch m, Gradient dstate, const T *dout,
+__global__ void delta_backward_du(DeltaScratch m, Real *dstate, const T *dout,
                                   const Real *dfinal_state, DeltaRule s)
 {
     DYNAMIC_SHARED(Real, shared);
@@ -132,8 +132,8 @@ __global__ void delta_backward_du(DeltaScratch m, Gradient dstate, const T *dout
             R.add(p.k, -p.beta * m.du[k]);
         R.decay(p.decay);
     }
-    for (int64_t d = 0; dstate.data && d < D; d++)
-        contribute(&dstate.data[at + d * M], dstate.accumulate, R[d]);
+    for (int64_t d = 0; dstate && d < D; d++)
+        dstate[at + d * M] = R[d];
 }
 
 /* The same with a row per thread, for R u. */
@@ -230,6 +230,13 @@ __global__ void delta_contribute_decay(Gradient dlog_decay, DeltaScratch m, Delt
     }
 }
 
+/* Last: the state may be the value too. */
+__global__ void delta_contribute_state(Gradient to, const Real *dstate, int64_t n)
+{
+    GRID_FOR(i, n)
+        contribute(&to.data[i], to.accumulate, dstate[i]);
+}
+
 /* Blocks for `width` columns of all heads. */
 static unsigned delta_blocks(const DeltaRule *s, int64_t width)
 {
@@ -267,7 +274,7 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
 {
     const int64_t D = s->x.D, M = s->x.M, heads = s->x.B * s->x.H;
     const int64_t rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
-    Real *memory = device_workspace(rows * (M + 3 * D + 1) + heads * D);
+    Real *memory = device_workspace(rows * (M + 3 * D + 1) + heads * D * (1 + M));
     DeltaScratch columns;
     columns.du = memory;
     columns.Ru = columns.du + rows * M;
@@ -275,13 +282,14 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
     columns.dq = columns.z + rows * D;
     columns.dl = columns.dq + rows * D;
     columns.product = columns.dl + rows;
+    Real *dstate = columns.product + heads * D;
     DeltaScratch lines = columns;
     columns.states = delta_states(s, M, D);
     lines.states = delta_states(s, D, M);
     BY_STORAGE(type, T, {
         const T *g = (const T *)dout;
         LAUNCH(delta_backward_du<T>, delta_blocks(s, M), DELTA_THREADS, delta_shared(D), columns,
-               d.state, g, dfinal_state, *s);
+               dstate, g, dfinal_state, *s);
         LAUNCH(delta_backward_Ru<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
                dfinal_state, u, *s);
         LAUNCH(delta_backward_dq<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
@@ -291,6 +299,9 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
             LAUNCH(delta_contribute_decay<T>, blocks_for(heads), THREADS, 0, d.log_decay, columns,
                    *s);
     });
+    if (d.state.data)
+        LAUNCH(delta_contribute_state, blocks_for(heads * D * M), THREADS, 0, d.state, dstate,
+               heads * D * M);
     device_workspace_free(lines.states);
     device_workspace_free(columns.states);
     device_workspace_free(memory);

@@ -1,0 +1,43 @@
+/* Rows and states of the delta rule's plain kernels, in the letters of delta_rule.c. */
+#ifndef TAPEGRAD_OPS_ATTENTION_DELTA_ROWS_H
+#define TAPEGRAD_OPS_ATTENTION_DELTA_ROWS_H
+
+#include "ops/attention/linear_rows.h"
+
+/* o [D] = T x, x [M]; T is stored transposed, [M, D]. */
+static inline void apply_transposed_state(Real *o, const double *T, const Real *x, int64_t D,
+                                          int64_t M)
+{
+    for (int64_t d = 0; d < D; d++) {
+        double sum = 0;
+        for (int64_t m = 0; m < M; m++)
+            sum += T[m * D + d] * (double)x[m];
+        o[d] = (Real)sum;
+    }
+}
+
+/* Position i of head h, of all sequences: its rows, and the index of its row of M elements. */
+typedef struct DeltaPosition {
+    const Real *q, *k, *v;
+    double beta, decay; /* 0 and 1 if it is masked; then k and v may hold NaN */
+    int64_t row;
+    bool masked;
+} DeltaPosition;
+
+static inline DeltaPosition delta_position(const DeltaRule *s, int64_t i, int64_t h)
+{
+    const AttentionInputs *x = &s->x;
+    const int64_t row = i * x->H + h;
+    const bool masked = key_is_masked(x, i);
+    return (DeltaPosition){
+        .q = x->query + i * x->query_stride + h * x->D,
+        .k = x->key + i * x->key_stride + h * x->D,
+        .v = x->value + i * x->value_stride + h * x->M,
+        .beta = masked ? 0 : (double)s->beta[row],
+        .decay = masked || !s->log_decay ? 1 : exp((double)s->log_decay[row]),
+        .row = row,
+        .masked = masked,
+    };
+}
+
+#endif
