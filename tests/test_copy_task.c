@@ -335,6 +335,7 @@ TEST(output_that_cannot_be_written_is_an_error)
                                             "mnist --help",
                                             "mnist train --help",
                                             "text --help",
+                                            "language_model --help",
                                             "first_program tape",
                                             "derive_attention",
                                             "derive_ctc",

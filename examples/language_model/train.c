@@ -144,6 +144,7 @@ static ReportConfig report_config(const Run *run)
         .context = run,
         .panels = 1,
         .panel = { { .label = "bits per byte",
+                     .settings = "set yrange [0:]",
                      .curves = { { .value = 0,
                                    .factor = 1,
                                    .title = "training",
@@ -274,7 +275,7 @@ static Optimizer *new_optimizer(Params *params, const LanguageOptions *options)
     AdamConfig config = optim_adam_config(options->common.learning_rate);
     config.beta2 = options->beta2;
     config.weight_decay = options->weight_decay;
-    if (!options->common.evaluate)
+    if (!options->common.evaluate && options->common.steps)
         config.schedule = optim_cosine(options->warm_up, options->common.steps, options->last_rate);
     Optimizer *optimizer = rows[choice_index(optimizer_names, options->optimizer)](params, config);
     optim_set_group(optimizer, "*norm*", 1, 0); /* matrices alone decay */
@@ -333,7 +334,8 @@ static void check_together(const LanguageOptions *options, const Given *given)
              "%lld",
              (long long)options->tokens_per_update, (long long)options->common.batch,
              (long long)options->context);
-    if (!options->common.evaluate && options->warm_up >= options->common.steps)
+    if (!options->common.evaluate && options->common.steps &&
+        options->warm_up >= options->common.steps)
         fail(BAD_USE, "--warm-up %lld: expected fewer than the %lld steps",
              (long long)options->warm_up, (long long)options->common.steps);
     if (options->patience && !options->evaluate_every)
