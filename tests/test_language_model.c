@@ -47,7 +47,7 @@ static void setup(void)
                 "--steps 150 --warm-up 10 --learning-rate 1e-2 --quiet --save @/learned" ON_CPU);
 }
 
-/* ----------------------------------------------------------------------------------- vocabularies */
+/* --------------------------------------------------------------------------------- vocabularies */
 
 static Vocabulary learned(TokenKind kind, int64_t count, const char *text)
 {
@@ -135,7 +135,7 @@ TEST(tokens_decode_to_their_text)
     ck_assert_int_lt(counts[TOKENS_PAIRS], counts[TOKENS_CHARACTERS]);
 }
 
-/* ----------------------------------------------------------------------------------------- streams */
+/* -------------------------------------------------------------------------------------- streams */
 
 /* A gzipped text that spans many buffers, with words across their ends. */
 TEST(gzipped_texts_have_the_tokens_of_plain_ones)
@@ -164,7 +164,7 @@ TEST(gzipped_texts_have_the_tokens_of_plain_ones)
     free(tokens), free(bytes);
 }
 
-/* --------------------------------------------------------------------------------------- training */
+/* ------------------------------------------------------------------------------------- training */
 
 /* The program says which bits per byte a run reaches; a coin per word costs 1 / 5 bits per byte. */
 TEST(learns_words_and_writes_them)
@@ -233,7 +233,7 @@ TEST(texts_that_get_no_better_end_the_training)
     assert_says("final (patience)");
 }
 
-/* ------------------------------------------------------------------------------------- generation */
+/* ----------------------------------------------------------------------------------- generation */
 
 /* The greedy continuation by decode steps is the likeliest token of the parallel form, within the
  * context and after the state was rebuilt from its second half. */
@@ -273,7 +273,7 @@ TEST(greedy_samples_equal_the_parallel_form)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 
 static void assert_fails(int status, const char *sentence, const char *arguments)
 {

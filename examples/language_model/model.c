@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------- the model */
+/* ------------------------------------------------------------------------------------ the model */
 
 static void keep_vocabulary(Params *params, const Vocabulary *vocabulary)
 {
@@ -86,7 +86,7 @@ Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
     return op_linear(tape, x, model->embedding.weight, NULL);
 }
 
-/* --------------------------------------------------------------------------------------- windows */
+/* -------------------------------------------------------------------------------------- windows */
 
 Batch batch_new(int64_t size, int64_t length)
 {
@@ -141,7 +141,7 @@ double loss_bits(Loss loss)
     return loss.nats / log(2) / (double)loss.bytes;
 }
 
-/* ----------------------------------------------------------------------------------- decode steps */
+/* --------------------------------------------------------------------------------- decode steps */
 
 struct Generator {
     const Model *model;

@@ -70,7 +70,7 @@ static void pair_add(PairTable *table, uint64_t key, int64_t value)
     pair->value += value;
 }
 
-/* ---------------------------------------------------------------------------- vocabularies, files */
+/* -------------------------------------------------------------------------- vocabularies, files */
 
 int64_t vocabulary_items(TokenKind kind, int64_t count)
 {
@@ -179,7 +179,7 @@ bool vocabulary_load(Vocabulary *vocabulary, const char *path, Sentence *sentenc
                                 path, reason.text);
 }
 
-/* ------------------------------------------------------------------------------- characters, words */
+/* ---------------------------------------------------------------------------- characters, words */
 
 /* The next character's code, -1 at the end, or -2 for bytes that are not UTF-8. */
 static int32_t next_character(Source *source)
@@ -227,7 +227,7 @@ static int next_word(Source *source, uint8_t word[MAX_WORD])
     return length;
 }
 
-/* --------------------------------------------------------------------------------------- learning */
+/* ------------------------------------------------------------------------------------- learning */
 
 /* Every word once, with the number of its occurrences; its tokens are bytes at first. */
 typedef struct Word {
@@ -405,7 +405,7 @@ bool vocabulary_learn(Vocabulary *vocabulary, TokenKind kind, int64_t count, Sou
     return ok;
 }
 
-/* ---------------------------------------------------------------------------- encoding, decoding */
+/* --------------------------------------------------------------------------- encoding, decoding */
 
 static int encode_character(const Vocabulary *vocabulary, Source *source, int32_t *token,
                             Sentence *sentence)

@@ -33,7 +33,7 @@ typedef struct Vocabulary {
 /* The number of items of a vocabulary of this kind with count tokens. */
 int64_t vocabulary_items(TokenKind kind, int64_t count);
 
-/* From its items, which are copied; the sentence says what is wrong with them. */
+/* From its items, which are copied; the sentence names the first bad one. */
 bool vocabulary_of_items(Vocabulary *vocabulary, TokenKind kind, int64_t count,
                          const int32_t *items, Sentence *sentence);
 void vocabulary_free(Vocabulary *vocabulary);
