@@ -8,6 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define COMMON                                                                                     \
+    .attention = "softmax", .features = "elu+1", .seed = 1, .score_every = 1, .device = "auto",    \
+    .precision = "float32"
 #define EVERYWHERE                                                                                 \
     .positions = "learned", .optimizer = "adamw", .weight_decay = 0.1, .last_rate = 0.1,           \
     .evaluate_tokens = 65536, .vocabulary_size = 1024, .prompt = "", .length = 500, .draw = 1,     \
@@ -15,12 +18,12 @@
 
 /* clang-format off */
 static const LanguageOptions presets[] = {
-    { { TRAINING_DEFAULTS, .preset = "small", .layers = 4, .heads = 4, .head_dim = 32,
+    { { COMMON, .preset = "small", .layers = 4, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 16, .steps = 2000, .learning_rate = 2e-3, .clip = 1 },
       EVERYWHERE, .tokens = "bytes", .context = 128, .beta2 = 0.95, .warm_up = 100,
       .evaluate_every = 250 },
     /* nanoGPT's configuration for a CPU: 4 layers of 4 heads, no dropout */
-    { { TRAINING_DEFAULTS, .preset = "shakespeare", .layers = 4, .heads = 4, .head_dim = 32,
+    { { COMMON, .preset = "shakespeare", .layers = 4, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 12, .steps = 2000, .learning_rate = 1e-3, .clip = 1 },
       EVERYWHERE, .tokens = "characters", .context = 64, .beta2 = 0.99, .warm_up = 100,
       .split = 0.1, .evaluate_every = 250 },
@@ -124,7 +127,7 @@ const Command language_prepare_command = {
              "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016) or its\n"
              "characters.",
     .tables = { OPTION_TABLE(of_preparation), OPTION_TABLE(texts) },
-    .presets = &(const LanguageOptions){ { TRAINING_DEFAULTS }, EVERYWHERE, .tokens = "pairs" },
+    .presets = &(const LanguageOptions){ { COMMON }, EVERYWHERE, .tokens = "pairs" },
     .size = sizeof(LanguageOptions),
 };
 
