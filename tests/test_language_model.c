@@ -273,6 +273,19 @@ TEST(greedy_samples_equal_the_parallel_form)
     }
 }
 
+/* Chance is 1 of 32 values, and 1 of 2 bits. */
+TEST(softmax_attention_recalls)
+{
+    assert_runs("recall recall 500 softmax");
+    ck_assert_double_gt(number_after("recall softmax: accuracy "), 90);
+    assert_runs("recall parity 10 linear");
+    ck_assert_double_gt(number_after("parity linear: accuracy "), 45);
+    ck_assert_int_eq(run("recall copy"), 2);
+    assert_says("recall: copy: expected recall|parity [STEPS [ATTENTION]]\n");
+    ck_assert_int_eq(run("recall parity 1 mean"), 2);
+    assert_says("recall: mean: expected the name of a kind of attention, as softmax\n");
+}
+
 /* --------------------------------------------------------------------------------------- misuse */
 
 static void assert_fails(int status, const char *sentence, const char *arguments)

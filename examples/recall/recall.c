@@ -1,4 +1,4 @@
-/* Two tests of what kinds of attention can remember:
+/* Two tests of what kinds of attention can store:
  *   recall  multi-query associative recall (Arora et al. 2023, Zoology): PAIRS of a key and its
  *           value, then all keys in another order; the answer to each is its value. A sum over the
  *           past, as of linear attention, confuses keys unless it can correct what it stored.
