@@ -101,8 +101,8 @@ bool vocabulary_of_items(Vocabulary *vocabulary, TokenKind kind, int64_t count,
     vocabulary->items = allocate(n + 1, sizeof *vocabulary->items);
     vocabulary->lengths = allocate(count, sizeof *vocabulary->lengths);
     vocabulary->merges = pairs_new(BYTES);
-    memcpy(vocabulary->items, items, (size_t)n * sizeof *items);
     for (int64_t i = 0; i < n; i++) {
+        vocabulary->items[i] = items[i];
         if (item_ok(kind, i, items))
             continue;
         vocabulary_free(vocabulary);
@@ -110,7 +110,7 @@ bool vocabulary_of_items(Vocabulary *vocabulary, TokenKind kind, int64_t count,
                               (long long)i, token_kind_names[kind], items[i]);
     }
     for (int32_t token = 0; token < count; token++) {
-        const int32_t *pair = items + 2 * ((int64_t)token - BYTES);
+        const int32_t *pair = token < BYTES ? NULL : items + 2 * (token - BYTES);
         if (kind == TOKENS_CHARACTERS) {
             vocabulary->lengths[token] = character_length(items[token]);
         } else if (token < BYTES) {
