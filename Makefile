@@ -88,7 +88,7 @@ THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 
 # A file of examples/ is a program, build/examples/NAME; larger programs have directories and become
 # build/programs/NAME; examples/shared/ is theirs.
-PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist text $(SPEECH))
+PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist text language_model recall $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech), \
             $(basename $(wildcard tests/test_*.c tests/test_*.cpp)))) \
@@ -177,6 +177,9 @@ $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data
     $(call part,shared/program shared/options)
 $(BUILD)/examples/convolution: LIBS += -lz
 $(BUILD)/programs/mnist $(PICTURES): LIBS += -lpng -lz
+$(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,model options source tokens vocabulary) \
+    $(addprefix shared/,attention options program))
+$(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 

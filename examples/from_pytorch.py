@@ -5,7 +5,7 @@
     python3 examples/from_pytorch.py --rename encoder=transformer --flatten fc=32,7,7 in.pt out.safetensors
 
 Reads .safetensors, or by PyTorch what torch.save(model.state_dict(), path) wrote. docs/from_pytorch.md
-lists the layers. A name that the script does not know is kept: params_load then says what is left.
+lists the layers, and GPT-2 as Hugging Face stores it. A name that the script does not know is kept: params_load then says what is left.
 """
 
 import argparse
@@ -35,6 +35,12 @@ class Tensor:
         size = SIZES[self.dtype]
         return Tensor(self.dtype, [sizes[axis] for axis in order],
                       b"".join(self.data[start:start + size] for start in starts))
+
+    def transposed(self):
+        """A matrix's columns, each by one strided copy."""
+        rows, columns = self.shape
+        elements = memoryview(self.data).cast({1: "B", 2: "H", 4: "I", 8: "Q"}[SIZES[self.dtype]])
+        return Tensor(self.dtype, [columns, rows], b"".join(elements[c::columns].tobytes() for c in range(columns)))
 
     def parts(self, count):
         """The first axis in equal parts."""
@@ -80,6 +86,32 @@ NAMES = [(r"\bself_attn\.", "attention."), (r"\bmultihead_attn\.", "cross."), (r
 PARTS = ("query", "key", "value")
 
 
+# Of Hugging Face's GPT-2, whose linear layers are [in, out].
+GPT2_LAYER = re.compile(r"^(?:transformer\.)?h\.(\d+)\.(.*)$")
+GPT2_NAMES = [("ln_1.", "norm1."), ("ln_2.", "norm2."), ("attn.c_proj.", "attention.out."),
+              ("attn.c_attn.", "attention.in_proj_"), ("mlp.c_fc.", "ff1."), ("mlp.c_proj.", "ff2.")]
+
+
+def from_gpt2(tensors):
+    """GPT-2's weights under the names of a TransformerEncoder; without masks, and without the output's
+    weight, which is the token embedding's."""
+    result = {}
+    for name, tensor in tensors.items():
+        layer = GPT2_LAYER.match(name)
+        if name == "lm_head.weight" or name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue
+        if layer and layer[2].startswith(("attn.c_", "mlp.c_")) and name.endswith(".weight"):
+            tensor = tensor.transposed()
+        name = re.sub(r"^transformer\.", "", name)
+        name = re.sub(r"^ln_f\.", "norm.", name)
+        if layer:
+            name = f"layers.{layer[1]}.{layer[2]}"
+            for old, new in GPT2_NAMES:
+                name = name.replace(f".{old}", f".{new}")
+        result[name] = tensor
+    return result
+
+
 def renamed(name):
     for pattern, name_here in NAMES:
         name = re.sub(pattern, name_here, name)
@@ -88,6 +120,8 @@ def renamed(name):
 
 def convert(tensors, renames, flatten):
     result = {}
+    if any(name.endswith(".attn.c_attn.weight") for name in tensors):
+        tensors = from_gpt2(tensors)
     for name, tensor in tensors.items():
         for old, new in renames:
             name = name.replace(old, new)

@@ -335,6 +335,7 @@ TEST(output_that_cannot_be_written_is_an_error)
                                             "mnist --help",
                                             "mnist train --help",
                                             "text --help",
+                                            "language_model --help",
                                             "first_program tape",
                                             "derive_attention",
                                             "derive_ctc",
@@ -343,6 +344,7 @@ TEST(output_that_cannot_be_written_is_an_error)
                                             "own_operation",
                                             "convolution 1",
                                             "gru 1",
+                                            "gpt2 examples/sonnets.txt 1",
                                             "tiny_gpt 1",
                                             "two_moons" };
     without_emulation();
@@ -529,6 +531,27 @@ TEST(tiny_gpt_learns_and_writes)
     assert_says("no_such_file: No such file or directory");
     ck_assert_int_ne(run("tiny_gpt 1 /dev/null"), 0);
     assert_says("/dev/null: expected more than 64 bytes");
+}
+
+/* Bytes of text, and tokens of GPT-2's vocabulary, which are printed as numbers. */
+TEST(gpt2_learns_and_writes)
+{
+    without_emulation();
+    assert_runs("gpt2 examples/sonnets.txt 100");
+    ck_assert_msg(number_after("step 100  loss ") < 3, "%s", output); /* at first ln 256 */
+    const uint16_t tokens[130] = { [1] = 50256, [65] = 50256, [129] = 50256 };
+    char path[128];
+    snprintf(path, sizeof path, "%s/tokens.bin", directory);
+    FILE *file = fopen(path, "wb");
+    ck_assert(file && fwrite(tokens, sizeof tokens, 1, file) == 1 && fclose(file) == 0);
+    assert_runs("gpt2 @/tokens.bin 4 1 1");
+    const double first = number_after("step 1  loss ");
+    ck_assert_double_eq_tol(first, 10.825, 0.8); /* ln 50257; tied weights expect the token again */
+    ck_assert_double_lt(number_after("step 4  loss "), first - 0.2);
+    ck_assert_int_ne(run("gpt2 /dev/null"), 0);
+    assert_says("/dev/null: expected a file of more than 64 tokens");
+    ck_assert_int_ne(run("gpt2 examples/sonnets.txt 1 1 1 @/tokens.bin"), 0);
+    assert_says("tokens.bin: the header's length is");
 }
 
 int main(void)

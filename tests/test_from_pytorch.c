@@ -74,6 +74,105 @@ TEST(a_renamed_state_dictionary_gives_the_results_of_pytorch)
     params_free(params);
 }
 
+enum { GPT2_WIDTH = 8, GPT2_LAYERS = 2, GPT2_TOKENS = 11, GPT2_CONTEXT = 6 };
+
+/* A weight of Hugging Face's GPT-2. */
+static Tensor *gpt2_weight(Params *params, const char *prefix, const char *name, Shape shape)
+{
+    char path[64];
+    snprintf(path, sizeof path, "transformer.%s%s", prefix, name);
+    Tensor *found = params_find(params, path);
+    return found ? found : params_add(params, path, shape, (Initializer){ INITIAL_NORMAL, 0.4 });
+}
+
+/* GPT-2 by its definition with Hugging Face's weights, linear layers as x W + b; x NULL: only
+ * registers the weights. */
+static Tensor *gpt2_linear(Params *params, const char *prefix, const char *name, Tensor *x,
+                           int64_t in, int64_t out)
+{
+    char weight[32], bias[32];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    Tensor *w = gpt2_weight(params, prefix, weight, shape(in, out));
+    Tensor *b = gpt2_weight(params, prefix, bias, shape(out));
+    return x ? op_add(tape, op_matmul(tape, x, w), b) : NULL;
+}
+
+static Tensor *gpt2_norm(Params *params, const char *prefix, const char *name, Tensor *x)
+{
+    char weight[32], bias[32];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    Tensor *w = gpt2_weight(params, prefix, weight, shape(GPT2_WIDTH));
+    Tensor *b = gpt2_weight(params, prefix, bias, shape(GPT2_WIDTH));
+    return x ? op_layernorm(tape, x, w, b, 1e-5) : NULL;
+}
+
+static Tensor *gpt2_by_definition(Params *params, Tensor *x)
+{
+    enum { B = 2, N = GPT2_CONTEXT, HEADS = 2, C = GPT2_WIDTH };
+    const Shape heads = shape(B, N, HEADS, C / HEADS);
+    for (int layer = 0; layer < GPT2_LAYERS; layer++) {
+        char h[16];
+        snprintf(h, sizeof h, "h.%d.", layer);
+        Tensor *qkv[3], *y = gpt2_norm(params, h, "ln_1", x);
+        y = gpt2_linear(params, h, "attn.c_attn", y, C, 3 * C);
+        if (x) {
+            op_split(tape, y, 2, 3, qkv);
+            for (int i = 0; i < 3; i++)
+                qkv[i] = op_reshape(tape, qkv[i], heads);
+            y = op_causal_softmax_attention(tape, qkv[0], qkv[1], qkv[2],
+                                            (SoftmaxAttentionOptions){ 0 });
+            y = op_reshape(tape, y, shape(B, N, C));
+        }
+        y = gpt2_linear(params, h, "attn.c_proj", y, C, C);
+        x = x ? op_add(tape, x, y) : NULL;
+        y = gpt2_norm(params, h, "ln_2", x);
+        y = gpt2_linear(params, h, "mlp.c_fc", y, C, 4 * C);
+        y = gpt2_linear(params, h, "mlp.c_proj", y ? op_gelu_tanh(tape, y) : NULL, 4 * C, C);
+        x = x ? op_add(tape, x, y) : NULL;
+    }
+    return gpt2_norm(params, "", "ln_f", x);
+}
+
+TEST(gpt2_of_hugging_face_gives_its_results)
+{
+    char stored[] = "/tmp/tapegrad-gpt2-XXXXXX.safetensors";
+    char converted[] = "/tmp/tapegrad-from-gpt2-XXXXXX", command[256];
+    close(mkstemps(stored, 12));
+    close(mkstemp(converted));
+    Params *theirs = params_new(test_device(), 1), *ours = params_new(test_device(), 2);
+    gpt2_weight(theirs, "", "wte.weight", shape(GPT2_TOKENS, GPT2_WIDTH));
+    gpt2_weight(theirs, "", "wpe.weight", shape(GPT2_CONTEXT, GPT2_WIDTH));
+    gpt2_by_definition(theirs, NULL);
+    gpt2_weight(theirs, "h.0.attn.", "bias", shape(1, 1, GPT2_CONTEXT, GPT2_CONTEXT)); /* a mask */
+    params_add(theirs, "lm_head.weight", shape(GPT2_TOKENS, GPT2_WIDTH),
+               (Initializer){ INITIAL_ZERO, 0 });
+    assert_ok(params_save(theirs, stored));
+    snprintf(command, sizeof command, "python3 -B examples/from_pytorch.py '%s' '%s' >/dev/null",
+             stored, converted);
+    ck_assert_int_eq(system(command), 0);
+
+    TransformerConfig config = { .layers = GPT2_LAYERS, .heads = 2, .head_dim = GPT2_WIDTH / 2 };
+    config.attention = ATTENTION_CAUSAL_SOFTMAX, config.pre_norm = true;
+    config.activation = ACTIVATION_GELU_TANH;
+    Embedding tokens = nn_embedding(ours, "wte", GPT2_TOKENS, GPT2_WIDTH);
+    Embedding positions = nn_embedding(ours, "wpe", GPT2_CONTEXT, GPT2_WIDTH);
+    Transformer transformer = nn_transformer(ours, "", config);
+    assert_ok(params_load(ours, converted));
+    unlink(stored), unlink(converted);
+
+    tape = tape_new(test_device());
+    const int32_t text[] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 10, 0 };
+    Tensor *x = tape_input_i32(tape, text, shape(2, GPT2_CONTEXT));
+    x = op_add(tape, nn_embedding_forward(tape, &tokens, x), positions.weight);
+    const Tensor *expected = gpt2_by_definition(theirs, x);
+    const Tensor *found = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
+    assert_close(test_values(found), test_values(expected), tensor_count(found), 1e-5);
+    tape_free(tape);
+    params_free(theirs), params_free(ours);
+}
+
 #define REFUSED(arguments, sentence)                                                               \
     ck_assert_int_eq(system("python3 -B examples/from_pytorch.py " arguments                       \
                             " /dev/null 2>&1 | grep -qF '" sentence "'"),                          \

@@ -18,6 +18,7 @@ Training training_new(const Command *command, const TrainingOptions *options, in
     Training training = { .command = command,
                           .options = options,
                           .steps = steps,
+                          .micro_batches = 1,
                           .params = params_new(device, (uint64_t)options->seed),
                           .tape = tape_of(device, options, precision),
                           .scoring = tape_of(device, options, precision) };
@@ -60,17 +61,38 @@ static Report *report_of(Training *training, ReportConfig config)
     return report_new(config);
 }
 
-static void step_of(void *context)
+static void update(const Training *training)
 {
-    const Training *training = context;
-    tape_backward(training->tape, training->loss(training->context));
     if (training->options->clip > 0)
         params_clip_gradients(training->params, training->options->clip);
     optim_step(training->optimizer);
 }
 
-static void train_step(Training *training)
+static void step_of(void *context)
 {
+    const Training *training = context;
+    tape_backward(training->tape, training->loss(training->context));
+    update(training);
+}
+
+/* The gradients of the micro-batches add up; each loss is its part of the update's mean. */
+static void accumulate_step(Training *training, int64_t step)
+{
+    for (int64_t i = 1; i <= training->micro_batches; i++) {
+        training->next_batch(training->context, (step - 1) * training->micro_batches + i);
+        tape_reset(training->tape);
+        tape_backward(training->tape, training->loss(training->context));
+    }
+    update(training);
+}
+
+static void train_step(Training *training, int64_t step)
+{
+    if (training->micro_batches > 1) {
+        accumulate_step(training, step);
+        return;
+    }
+    training->next_batch(training->context, step);
     if (training->options->eager) {
         tape_reset(training->tape);
         step_of(training);
@@ -98,11 +120,10 @@ Report *training_run(Training *training, ReportConfig config)
     Report *report = report_of(training, config);
     catch_signals();
     const double start = now();
-    while (training->done < training->steps && !stopped_by) {
+    while (training->done < training->steps && !stopped_by && !training->enough) {
         const int64_t step = ++training->done;
         double learning_rate = optim_learning_rate(training->optimizer);
-        training->next_batch(training->context, step);
-        train_step(training);
+        train_step(training, step);
         Record record = { .step = step };
         bool due = step % options->score_every == 0 || step == training->steps;
         if (training->score(training->context, due, record.values)) {

@@ -11,13 +11,15 @@ typedef struct Training {
     int64_t steps;                  /* in total, including those before a resume */
     Params *params;
     Optimizer *optimizer;
-    Tape *tape, *scoring; /* of the steps; of evaluations: no gradients, no dropout */
-    int64_t done, first;  /* the last completed step; this run's first one */
-    double seconds;       /* of this run's steps */
-    bool unsaved;         /* the final checkpoint could not be written */
+    Tape *tape, *scoring;  /* of the steps; of evaluations: no gradients, no dropout */
+    int64_t done, first;   /* the last completed step; this run's first one */
+    double seconds;        /* of this run's steps */
+    int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
+    bool enough;           /* set by score: the training ends before its steps are done */
+    bool unsaved;          /* the final checkpoint could not be written */
     /* The program's part of a step, which receives context. */
     void *context;
-    void (*next_batch)(void *context, int64_t step);
+    void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
     Tensor *(*loss)(void *context);
     /* Writes the values of the log before the learning rate; due: --score-every. Returns false if
      * the step is not logged. */

@@ -174,8 +174,8 @@ LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions 
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
                                     double eps);
 
-/* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or in
- * [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
+/* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or
+ * in [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
 void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
 void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
 

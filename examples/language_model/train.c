@@ -1,0 +1,359 @@
+#include "examples/language_model/model.h"
+#include "examples/shared/program.h"
+#include "examples/shared/training.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The state of a run. */
+typedef struct Run {
+    const LanguageOptions *options;
+    Training training;
+    Vocabulary vocabulary;
+    Tokens training_text, held_out;
+    Model model;
+    Batch batch;                     /* of training */
+    Tensor *tokens, *targets, *loss; /* [B, context], [B, context], a scalar */
+    Loss update;       /* of the micro-batches of this update, but the last one's nats */
+    double bits, nats; /* held-out loss of the last evaluation, or NaN */
+    double best;       /* the lowest one, in nats */
+    int64_t worse;     /* evaluations since then */
+} Run;
+
+/* ---------------------------------------------------------------------------------------- steps */
+
+/* The number of the micro-batch determines its windows, so checkpoints need not save a position in
+ * the text, and micro-batches of any size make up the same updates. */
+static void next_batch(void *context, int64_t number)
+{
+    Run *run = context;
+    const int64_t size = run->batch.size, parts = run->training.micro_batches;
+    Random random =
+        random_new((uint64_t)run->options->common.seed, random_stream("language model windows"));
+    random.counter = (uint64_t)((number - 1) * size);
+    for (int64_t b = 0; b < size; b++)
+        batch_set(&run->batch, b, &run->training_text,
+                  random_integer(&random, 0, run->training_text.count - run->batch.length));
+    if ((number - 1) % parts == 0)
+        run->update = (Loss){ 0 };
+    else
+        run->update.nats += tensor_item(run->loss);
+    run->update.bytes += batch_bytes(&run->batch, &run->vocabulary);
+    run->update.targets += size * run->batch.length;
+    tensor_write_i32(run->tokens, run->batch.tokens);
+    tensor_write_i32(run->targets, run->batch.targets);
+}
+
+/* The micro-batch's part of the mean over the update's tokens. */
+static Tensor *loss_of(void *context)
+{
+    Run *run = context;
+    Tape *tape = run->training.tape;
+    Tensor *logits = model_forward(tape, &run->model, run->tokens);
+    run->loss = op_cross_entropy(tape, logits, run->targets, NULL);
+    if (run->training.micro_batches > 1)
+        run->loss = op_scale(tape, run->loss, 1.0 / (double)run->training.micro_batches);
+    return run->loss;
+}
+
+/* The held-out loss of windows side by side, until `tokens` targets are reached. */
+static Loss evaluate(const Run *run, int64_t tokens)
+{
+    const int64_t length = run->batch.length;
+    Tape *tape = run->training.scoring;
+    Batch batch = batch_new(run->batch.size, length);
+    Loss loss = { 0 };
+    for (int64_t first = 0; first + 1 < run->held_out.count && loss.targets < tokens;
+         first += batch.size * length) {
+        for (int64_t b = 0; b < batch.size; b++)
+            batch_set(&batch, b, &run->held_out, first + b * length);
+        const Shape all = shape(batch.size, length);
+        Tensor *logits = model_forward(tape, &run->model, tape_input_i32(tape, batch.tokens, all));
+        Tensor *mean = op_cross_entropy(tape, logits, tape_input_i32(tape, batch.targets, all),
+                                        tape_input(tape, batch.weights, all));
+        loss.nats += (double)batch_targets(&batch) * tensor_item(mean);
+        loss.targets += batch_targets(&batch);
+        loss.bytes += batch_bytes(&batch, &run->vocabulary);
+        tape_reset(tape);
+    }
+    batch_free(&batch);
+    return loss;
+}
+
+/* A sample between two lines of the progress, by the scoring tape in float32. */
+static void print_sample(const Run *run)
+{
+    Tape *tape = run->training.scoring;
+    const Precision precision = tape_precision(tape);
+    tape_set_precision(tape, PRECISION_FLOAT32);
+    Generator *generator = generator_new(&run->model, tape, (GenerationConfig){ 0 });
+    Sentence sentence;
+    printf("\n");
+    if (!generate(generator, &run->vocabulary, "", 200, (Sampling){ .temperature = 0.8 },
+                  &sentence))
+        fail(EXIT_FAILURE, "%s", sentence.text);
+    generator_free(generator);
+    tape_set_precision(tape, precision);
+}
+
+/* --------------------------------------------------------------------------------------- report */
+
+static void print_progress(const double *values, const void *context)
+{
+    const Run *run = context;
+    printf("training %.3f bits", values[0]);
+    if (!isnan(run->bits))
+        printf("  held out %.3f bits, %.3f nats", run->bits, run->nats);
+}
+
+static bool score_step(void *context, bool due, double *values)
+{
+    Run *run = context;
+    const LanguageOptions *options = run->options;
+    const int64_t done = run->training.done;
+    values[1] = values[2] = NAN;
+    if (options->evaluate_every && done % options->evaluate_every == 0) {
+        const Loss loss = evaluate(run, options->evaluate_tokens);
+        values[1] = run->bits = loss_bits(loss);
+        values[2] = run->nats = loss_nats(loss);
+        run->worse = run->nats < run->best ? 0 : run->worse + 1;
+        run->best = fmin(run->best, run->nats);
+        run->training.enough = options->patience && run->worse >= options->patience;
+    }
+    if (options->sample_every && done % options->sample_every == 0 && !options->common.quiet)
+        print_sample(run);
+    if (!due && isnan(values[1]))
+        return false;
+    Loss update = run->update;
+    update.nats = (update.nats + tensor_item(run->loss)) * (double)update.targets;
+    values[0] = loss_bits(update);
+    return true;
+}
+
+static ReportConfig report_config(const Run *run)
+{
+    return (ReportConfig){
+        .values = 4,
+        .digits = { 9, 9, 9, 6 },
+        .header = "step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds",
+        .items = (double)(run->batch.size * run->batch.length * run->training.micro_batches),
+        .unit = "tokens",
+        .print = print_progress,
+        .context = run,
+        .panels = 1,
+        .panel = { { .label = "bits per byte",
+                     .settings = "set yrange [0:]",
+                     .curves = { { .value = 0,
+                                   .factor = 1,
+                                   .title = "training",
+                                   .line = "#2166ac",
+                                   .range = "#c6dbef" },
+                                 { .value = 1,
+                                   .factor = 1,
+                                   .title = "held out",
+                                   .line = "#b2541a" } } } },
+    };
+}
+
+static void finish_report(Report *report, const Run *run, Loss loss)
+{
+    const TrainingOptions *common = &run->options->common;
+    ReportTitle title = { .drop_at = 0 };
+    snprintf(title.title, sizeof title.title,
+             "A language model of %s: causal %s attention, %lld layers, %lld heads of %lld",
+             run->options->tokens, common->attention, (long long)common->layers,
+             (long long)common->heads, (long long)common->head_dim);
+    snprintf(title.subtitle, sizeof title.subtitle,
+             "seed %lld, step %lld: %.3f bits per byte, %.3f nats per token on the held-out text",
+             (long long)common->seed, (long long)run->training.done, loss_bits(loss),
+             loss_nats(loss));
+    report_finish(report, &title);
+}
+
+static void print_loss(const char *what, const Run *run, Loss loss, double seconds)
+{
+    printf("%s heldout_bits=%.6g heldout_nats=%.6g heldout_tokens=%lld steps=%lld seconds=%.2f\n",
+           what, loss_bits(loss), loss_nats(loss), (long long)loss.targets,
+           (long long)run->training.done, seconds);
+}
+
+/* ------------------------------------------------------------------------------------- programs */
+
+static int train(Run *run)
+{
+    Training *training = &run->training;
+    Report *report = training_run(training, report_config(run));
+    const Loss loss = evaluate(run, stopped_by ? run->options->evaluate_tokens : INT64_MAX);
+    finish_report(report, run, loss);
+    report_free(report);
+    print_loss(training->enough ? "final (patience)" : "final", run, loss, training->seconds);
+    return training_status(training);
+}
+
+static int measure(Run *run)
+{
+    const double start = now();
+    const Loss loss = evaluate(run, INT64_MAX);
+    print_loss("evaluation", run, loss, now() - start);
+    return EXIT_SUCCESS;
+}
+
+/* From the checkpoint, from --vocabulary, or of the training text's characters. */
+static void find_vocabulary(Run *run)
+{
+    const LanguageOptions *options = run->options;
+    const TokenKind kind = (TokenKind)choice_index(token_kind_names, options->tokens);
+    const char *checkpoint = options->common.load ? options->common.load : options->common.resume;
+    Vocabulary given = { 0 };
+    Sentence sentence;
+    bool ok = true;
+    if (options->vocabulary && !vocabulary_load(&given, options->vocabulary, &sentence))
+        fail(EXIT_FAILURE, "--vocabulary %s", sentence.text);
+    if (options->vocabulary && given.kind != kind)
+        fail(BAD_USE, "--vocabulary %s: its tokens are %s, expected %s, as of --tokens",
+             options->vocabulary, token_kind_names[given.kind], options->tokens);
+    if (checkpoint) {
+        ok = model_vocabulary(&run->vocabulary, kind, checkpoint, &sentence);
+    } else if (options->vocabulary || kind == TOKENS_BYTES) {
+        ok = vocabulary_of_items(&run->vocabulary, kind, options->vocabulary ? given.count : BYTES,
+                                 given.items, &sentence);
+    } else if (kind == TOKENS_PAIRS) {
+        fail(BAD_USE, "--tokens pairs: expected together with --vocabulary FILE, as "
+                      "language_model prepare writes it");
+    } else {
+        Sentence damage;
+        const char *path = language_file(options, "train", options->train);
+        Source *source = source_open(path, &sentence);
+        ok = source && vocabulary_learn(&run->vocabulary, kind, 0, source, &sentence);
+        if (source && !source_close(source, &damage))
+            fail(EXIT_FAILURE, "%s", damage.text);
+    }
+    if (!ok)
+        fail(EXIT_FAILURE, "%s", sentence.text);
+    const int64_t n = vocabulary_items(kind, run->vocabulary.count);
+    if (checkpoint && options->vocabulary &&
+        (given.count != run->vocabulary.count ||
+         (n > 0 && memcmp(given.items, run->vocabulary.items, (size_t)n * sizeof *given.items))))
+        fail(BAD_USE,
+             "--vocabulary %s: expected the vocabulary of the checkpoint %s, which differs",
+             options->vocabulary, checkpoint);
+    vocabulary_free(&given);
+}
+
+static Tokens read_tokens(const Run *run, const char *name, const char *given)
+{
+    Tokens tokens;
+    Sentence sentence;
+    if (!tokens_read(&tokens, &run->vocabulary, language_file(run->options, name, given),
+                     &sentence))
+        fail(EXIT_FAILURE, "%s", sentence.text);
+    return tokens;
+}
+
+static void read_texts(Run *run)
+{
+    const LanguageOptions *options = run->options;
+    const bool split = options->split > 0 && !options->valid && !options->data;
+    if (split || !options->common.evaluate)
+        run->training_text = read_tokens(run, "train", options->train);
+    run->held_out = split ? tokens_split(&run->training_text, options->split)
+                          : read_tokens(run, "valid", options->valid);
+    if (!options->common.evaluate && run->training_text.count <= options->context)
+        fail(BAD_USE, "--context %lld: expected fewer than the %lld tokens of the training text",
+             (long long)options->context, (long long)run->training_text.count);
+    if (run->held_out.count < 2)
+        fail(EXIT_FAILURE, "the held-out text has %lld tokens, expected 2 or more",
+             (long long)run->held_out.count);
+}
+
+/* A row per name of --optimizer. */
+static Optimizer *new_optimizer(Params *params, const LanguageOptions *options)
+{
+    static Optimizer *(*const rows[])(Params *, AdamConfig) = { optim_adamw, optim_radam };
+    AdamConfig config = optim_adam_config(options->common.learning_rate);
+    config.beta2 = options->beta2;
+    config.weight_decay = options->weight_decay;
+    if (!options->common.evaluate && options->common.steps)
+        config.schedule = optim_cosine(options->warm_up, options->common.steps, options->last_rate);
+    Optimizer *optimizer = rows[choice_index(optimizer_names, options->optimizer)](params, config);
+    optim_set_group(optimizer, "*norm*", 1, 0); /* matrices alone decay */
+    optim_set_group(optimizer, "*.bias", 1, 0);
+    return optimizer;
+}
+
+static void run_start(Run *run, const LanguageOptions *options)
+{
+    const int64_t batch = options->common.batch;
+    *run = (Run){ .options = options, .bits = NAN, .nats = NAN, .best = INFINITY };
+    find_vocabulary(run);
+    read_texts(run);
+    Training *training = &run->training;
+    *training = training_new(&language_train_command, &options->common, options->common.steps);
+    training->context = run;
+    training->next_batch = next_batch;
+    training->loss = loss_of;
+    training->score = score_step;
+    if (options->tokens_per_update)
+        training->micro_batches = options->tokens_per_update / (batch * options->context);
+    run->model = model_new(training->params, options, &run->vocabulary);
+    training->optimizer = new_optimizer(training->params, options);
+    run->batch = batch_new(batch, options->context);
+    const Shape all = shape(batch, options->context);
+    run->tokens = tape_persistent_i32(training->tape, all);
+    run->targets = tape_persistent_i32(training->tape, all);
+    training_load(training);
+}
+
+static void run_free(Run *run)
+{
+    if (run->held_out.map)
+        tokens_free(&run->held_out);
+    tokens_free(&run->training_text);
+    batch_free(&run->batch);
+    vocabulary_free(&run->vocabulary);
+    training_free(&run->training);
+}
+
+/* Checks combinations of options. */
+static void check_together(const LanguageOptions *options, const Given *given)
+{
+    static const char *const of_training[] = { "tokens-per-update", "warm-up",
+                                               "last-rate",         "patience",
+                                               "evaluate-every",    "evaluate-tokens",
+                                               "sample-every",      NULL };
+    static const char *const of_linear[] = { "features", NULL };
+    training_check(&options->common, given, of_training);
+    if (!strcmp(options->common.attention, "softmax"))
+        options_refuse(given, of_linear, "--attention softmax, which has none");
+    const int64_t tokens = options->common.batch * options->context;
+    if (options->tokens_per_update % tokens)
+        fail(BAD_USE,
+             "--tokens-per-update %lld: expected a multiple of --batch %lld times --context "
+             "%lld",
+             (long long)options->tokens_per_update, (long long)options->common.batch,
+             (long long)options->context);
+    if (!options->common.evaluate && options->common.steps &&
+        options->warm_up >= options->common.steps)
+        fail(BAD_USE, "--warm-up %lld: expected fewer than the %lld steps",
+             (long long)options->warm_up, (long long)options->common.steps);
+    if (options->patience && !options->evaluate_every)
+        fail(BAD_USE, "--patience %lld: expected together with --evaluate-every N",
+             (long long)options->patience);
+    if (option_given(given, "split") && options->valid)
+        fail(BAD_USE, "--split %s: expected without --valid %s", option_given(given, "split"),
+             options->valid);
+}
+
+int language_train(int argc, char **argv)
+{
+    LanguageOptions options;
+    const Given given = options_parse(&language_train_command, argc, argv, &options);
+    check_together(&options, &given);
+    Run run;
+    run_start(&run, &options);
+    const int status = options.common.evaluate ? measure(&run) : train(&run);
+    run_free(&run);
+    return status;
+}

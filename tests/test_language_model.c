@@ -1,0 +1,348 @@
+/* examples/language_model: vocabularies, streams of text, training, evaluation, sampling. */
+#include "examples/language_model/model.h"
+#include "tests/programs.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ON_CPU " --device cpu --threads 2 "
+#define TINY                                                                                       \
+    " --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --context 16 --warm-up 0 --batch 2 "     \
+    "--evaluate-every 0 --quiet" ON_CPU
+
+static char path[128];
+
+static const char *path_of(const char *name)
+{
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return path;
+}
+
+static void write_file(const char *name, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path_of(name), "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Texts: words, and once the checkpoint of a model that has learned them. */
+static void setup(void)
+{
+    static char words[4001];
+    for (int i = 0; i < 800; i++)
+        memcpy(words + 5 * i, i * i % 7 < 3 ? "tick " : "tock ", 5);
+    if (access(path_of("learned"), F_OK) == 0)
+        return;
+    write_file("words", words, 4000);
+    write_file("train.txt", words, 4000);
+    write_file("valid.txt", words, 1000);
+    write_file("empty", "", 0);
+    char command[512];
+    snprintf(command, sizeof command, "gzip -c '%s/words' >'%s/words.gz'", directory, directory);
+    ck_assert_int_eq(system(command), 0);
+    assert_runs("language_model train --data @ --layers 1 --heads 2 --head-dim 16 --context 20 "
+                "--steps 150 --warm-up 10 --learning-rate 1e-2 --quiet --save @/learned" ON_CPU);
+}
+
+/* --------------------------------------------------------------------------------- vocabularies */
+
+static Vocabulary learned(TokenKind kind, int64_t count, const char *text)
+{
+    Vocabulary vocabulary;
+    Sentence sentence = { "" };
+    Source *source = source_of_string(text);
+    ck_assert_msg(vocabulary_learn(&vocabulary, kind, count, source, &sentence), "%s",
+                  sentence.text);
+    ck_assert(source_close(source, &sentence));
+    return vocabulary;
+}
+
+/* The tokens of the text; asserts that they decode to it. */
+static int64_t round_trip(const Vocabulary *vocabulary, const char *text, int32_t *tokens)
+{
+    Sentence sentence = { "" };
+    Source *source = source_of_string(text);
+    int64_t count = 0;
+    for (int got; (got = vocabulary_encode(vocabulary, source, tokens + count, &sentence)) != 0;) {
+        ck_assert_msg(got > 0, "%s", sentence.text);
+        count += got;
+    }
+    ck_assert(source_close(source, &sentence));
+    char *decoded = calloc(strlen(text) + MAX_WORD + 1, 1);
+    size_t length = 0;
+    for (int64_t i = 0; i < count; i++) {
+        vocabulary_decode(vocabulary, tokens[i], (uint8_t *)decoded + length);
+        length += (size_t)vocabulary->lengths[tokens[i]];
+        decoded[length] = 0;
+        ck_assert_uint_le(length, strlen(text));
+    }
+    ck_assert_str_eq(decoded, text);
+    free(decoded);
+    return count;
+}
+
+/* low occurs five times and lowest twice, so l o, lo w and low e s t are joined in this order. */
+TEST(pairs_are_merged_by_their_frequency)
+{
+    Vocabulary vocabulary = learned(TOKENS_PAIRS, 262, "low low low lowest lowest newer");
+    ck_assert_int_eq(vocabulary.count, 262);
+    int32_t tokens[128];
+    static const char *const expected[] = { "lo", "low", " low" };
+    for (int i = 0; i < 3; i++) {
+        uint8_t bytes[MAX_WORD + 1] = { 0 };
+        vocabulary_decode(&vocabulary, BYTES + i, bytes);
+        ck_assert_str_eq((const char *)bytes, expected[i]);
+    }
+    ck_assert_int_eq(round_trip(&vocabulary, " low low", tokens), 2);
+    ck_assert(tokens[0] == 258 && tokens[1] == 258);
+    vocabulary_free(&vocabulary);
+}
+
+/* A text without repetition has no pair to join; a vocabulary may be smaller than requested. */
+TEST(merges_end_when_no_pair_repeats)
+{
+    Vocabulary vocabulary = learned(TOKENS_PAIRS, 1000, "abab");
+    ck_assert_int_eq(vocabulary.count, 257); /* ab; ab ab occurs once */
+    vocabulary_free(&vocabulary);
+}
+
+TEST(tokens_decode_to_their_text)
+{
+    static const char text[] =
+        "Fish & chips: 3.50 pounds,\n\n  na\xc3\xafve caf\xc3\xa9s \xe2\x82\xac"
+        "7 \xf0\x9f\x90\x9f 1000 1000 cafes, aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.";
+    int32_t tokens[sizeof text];
+    int64_t counts[3];
+    for (int kind = TOKENS_BYTES; kind <= TOKENS_PAIRS; kind++) {
+        Vocabulary vocabulary = learned((TokenKind)kind, 300, text);
+        counts[kind] = round_trip(&vocabulary, text, tokens);
+        Sentence sentence = { "" };
+        Vocabulary again;
+        ck_assert(vocabulary_save(&vocabulary, path_of("vocabulary"), &sentence));
+        ck_assert_msg(vocabulary_load(&again, path_of("vocabulary"), &sentence), "%s",
+                      sentence.text);
+        ck_assert_int_eq(again.count, vocabulary.count);
+        ck_assert_int_eq(round_trip(&again, text, tokens), counts[kind]);
+        vocabulary_free(&again);
+        vocabulary_free(&vocabulary);
+    }
+    ck_assert_int_eq(counts[TOKENS_BYTES], (int64_t)sizeof text - 1);
+    ck_assert_int_eq(counts[TOKENS_CHARACTERS], (int64_t)sizeof text - 1 - 7);
+    ck_assert_int_lt(counts[TOKENS_PAIRS], counts[TOKENS_CHARACTERS]);
+}
+
+/* -------------------------------------------------------------------------------------- streams */
+
+/* A gzipped text that spans many buffers, with words across their ends. */
+TEST(gzipped_texts_have_the_tokens_of_plain_ones)
+{
+    enum { SIZE = 300000 };
+    char *bytes = malloc(SIZE + 1);
+    for (int i = 0; i < SIZE; i++)
+        bytes[i] = "the cat sat on the mat, and a dog. "[(i * 7 / 5 + i / 1000) % 35];
+    bytes[SIZE] = 0;
+    write_file("long", bytes, SIZE);
+    char command[512];
+    snprintf(command, sizeof command, "gzip -kf '%s/long'", directory);
+    ck_assert_int_eq(system(command), 0);
+    Vocabulary vocabulary = learned(TOKENS_PAIRS, 300, bytes);
+    Tokens plain, gzipped;
+    Sentence sentence = { "" };
+    ck_assert(tokens_read(&plain, &vocabulary, path_of("long"), &sentence));
+    ck_assert(tokens_read(&gzipped, &vocabulary, path_of("long.gz"), &sentence));
+    ck_assert_int_eq(plain.count, gzipped.count);
+    ck_assert(memcmp(plain.data, gzipped.data, (size_t)plain.count * sizeof *plain.data) == 0);
+    int32_t *tokens = malloc(SIZE * sizeof *tokens);
+    ck_assert_int_eq(round_trip(&vocabulary, bytes, tokens), plain.count);
+    for (int64_t i = 0; i < plain.count; i++)
+        ck_assert_int_eq(tokens[i], plain.data[i]);
+    tokens_free(&plain), tokens_free(&gzipped), vocabulary_free(&vocabulary);
+    free(tokens), free(bytes);
+}
+
+/* ------------------------------------------------------------------------------------- training */
+
+/* The program says which bits per byte a run reaches; a coin per word costs 1 / 5 bits per byte. */
+TEST(learns_words_and_writes_them)
+{
+    assert_runs("language_model train --load @/learned --data @ --evaluate" ON_CPU);
+    const double bits = number_after("heldout_bits=");
+    ck_assert_msg(bits < 0.35, "%s", output);
+    ck_assert_double_eq_tol(number_after("heldout_nats="), bits * log(2), 1e-5); /* of bytes */
+    ck_assert_double_eq(number_after("heldout_tokens="), 999);
+    static const char *const steps[] = { "", "--int8", "--precision bf16" };
+    for (int i = 0; i < (sizeof(Real) == sizeof(float) ? 3 : 2); i++) {
+        assert_runs("language_model evaluate --load @/learned --data @ %s" ON_CPU, steps[i]);
+        ck_assert_double_eq_tol(number_after("heldout_bits="), bits, i == 0 ? 1e-5 : 0.02);
+    }
+    assert_runs("language_model sample --load @/learned --prompt 'tock ' --length 50 --temperature "
+                "0.5 2>/dev/null" ON_CPU);
+    for (int i = 0; i < 55; i += 5)
+        ck_assert_msg(!strncmp(output + i, "tick ", 5) || !strncmp(output + i, "tock ", 5), "%s",
+                      output);
+}
+
+/* A run that a signal ends saves, and one that continues ends as if there had been no signal; with
+ * dropout and accumulation, whose random numbers and windows a checkpoint must determine. */
+TEST(signals_save_and_runs_resume_bitwise)
+{
+#define RUN "language_model train --train @/words --valid @/words --dropout 0.1 " TINY
+    assert_runs(RUN "--tokens-per-update 64 --steps 30 --save @/whole --log @/log");
+    const pid_t child = start("out", RUN "--tokens-per-update 64 --steps 30 --save @/part --log "
+                                         "@/part_log");
+    while (log_lines("part_log") < 3)
+        usleep(1000);
+    const int status = end_by(child, SIGINT);
+    ck_assert_msg(status == 128 + SIGINT || status == 0, "%d", status);
+    assert_runs("language_model train --resume @/part --train @/words --valid @/words --quiet "
+                "--evaluate-every 0 --save @/part --log @/part_log" ON_CPU);
+    assert_same_files("whole", "part");
+    assert_same_logs("log", "part_log");
+}
+
+/* The same windows in one batch or in four: the same weights but for rounding. */
+TEST(accumulation_equals_one_large_batch)
+{
+    double heldout[2];
+    for (int i = 0; i < 2; i++) {
+        assert_runs(RUN "--dropout 0 --steps 8 --batch %d --tokens-per-update 128 --log @/log%d",
+                    i == 0 ? 8 : 2, i);
+        heldout[i] = number_after("heldout_nats=");
+    }
+    ck_assert_double_eq_tol(heldout[0], heldout[1], 2e-5);
+    assert_runs(RUN "--dropout 0 --steps 8 --batch 2");
+    ck_assert_double_gt(fabs(number_after("heldout_nats=") - heldout[0]), 1e-4);
+    size_t length;
+    char *logs[2] = { contents("log0", &length), contents("log1", &length) };
+    const char *rows[2] = { strstr(logs[0], "\n8,"), strstr(logs[1], "\n8,") };
+    ck_assert(rows[0] && rows[1]);
+    ck_assert_double_eq_tol(atof(rows[0] + 3), atof(rows[1] + 3), 1e-4); /* the training loss */
+    free(logs[0]), free(logs[1]);
+}
+
+TEST(texts_that_get_no_better_end_the_training)
+{
+    assert_runs("language_model train --train @/words --valid @/words.gz --layers 1 --heads 1 "
+                "--head-dim 8 --context 16 --steps 1000 --warm-up 0 --learning-rate 1 --quiet "
+                "--evaluate-every 5 --patience 2" ON_CPU);
+    ck_assert_double_lt(number_after("steps="), 1000);
+    assert_says("final (patience)");
+}
+
+/* ----------------------------------------------------------------------------------- generation */
+
+/* The greedy continuation by decode steps is the likeliest token of the parallel form, within the
+ * context and after the state was rebuilt from its second half. */
+TEST(greedy_samples_equal_the_parallel_form)
+{
+    enum { CONTEXT = 12, START = 3, COUNT = 40 };
+    static const char *const attentions[] = { "softmax", "linear" };
+    for (int a = 0; a < 2; a++) {
+        Sentence sentence = { "" };
+        Vocabulary vocabulary;
+        ck_assert(vocabulary_of_items(&vocabulary, TOKENS_BYTES, BYTES, NULL, &sentence));
+        LanguageOptions options = { .context = CONTEXT, .positions = "learned" };
+        options.common = (TrainingOptions){ .layers = 2, .heads = 2, .head_dim = 8 };
+        options.common.attention = attentions[a], options.common.features = "elu+1";
+        Params *params = params_new(test_device(), 7);
+        Model model = model_new(params, &options, &vocabulary);
+        Real *values = test_normal(3, BYTES * 16);
+        tensor_write(model.embedding.weight, values); /* larger than at the start: no ties */
+        Tape *tape = tape_new(test_device());
+        tape_set_recording(tape, false), tape_set_training(tape, false);
+        Generator *generator = generator_new(&model, tape, (GenerationConfig){ 0 });
+        int32_t history[COUNT] = { 5, 250, 17 };
+        int64_t first = 0; /* of the tokens in the state */
+        for (int64_t n = START; n < COUNT; n++) {
+            if (n - first > CONTEXT)
+                first = n - 1 - CONTEXT / 2;
+            Tensor *logits = generator_next(generator, history, n);
+            Tensor *x = tape_input_i32(tape, history + first, shape(1, n - first));
+            Tensor *all = model_forward(tape, &model, x);
+            const Real *expected = test_values(all) + (n - first - 1) * BYTES;
+            assert_close(test_values(logits), expected, BYTES, 1e-4);
+            tensor_read_i32(op_argmax(tape, logits, -1), &history[n]);
+            tape_reset(tape);
+        }
+        generator_free(generator);
+        tape_free(tape), params_free(params), vocabulary_free(&vocabulary);
+    }
+}
+
+/* Chance is 1 of 32 values, and 1 of 2 bits. */
+TEST(softmax_attention_recalls)
+{
+    assert_runs("recall recall 500 softmax");
+    ck_assert_double_gt(number_after("recall softmax: accuracy "), 90);
+    assert_runs("recall parity 10 linear");
+    ck_assert_double_gt(number_after("parity linear: accuracy "), 45);
+    ck_assert_int_eq(run("recall copy"), 2);
+    assert_says("recall: copy: expected recall|parity [STEPS [ATTENTION]]\n");
+    ck_assert_int_eq(run("recall parity 1 mean"), 2);
+    assert_says("recall: mean: expected the name of a kind of attention, as softmax\n");
+}
+
+/* --------------------------------------------------------------------------------------- misuse */
+
+static void assert_fails(int status, const char *sentence, const char *arguments)
+{
+    const int found = run("language_model %s", arguments);
+    ck_assert_msg(found == status, "%s: status %d: %s", arguments, found, output);
+    assert_says(sentence);
+}
+
+TEST(errors_are_one_sentence)
+{
+    assert_runs("language_model prepare --train @/words --vocabulary-size 260 --vocabulary @/v260");
+    assert_runs("language_model prepare --train @/words --vocabulary-size 258 --vocabulary @/v258");
+    assert_runs("language_model train --tokens pairs --vocabulary @/v260 --data @ --steps 1 --save "
+                "@/pairs" TINY);
+    write_file("damaged.gz", "\x1f\x8b\x08\x00nothing but damage", 22);
+    write_file("not_utf8", "caf\xe9 au lait", 12);
+    write_file("accents", "caf\xc3\xa9", 5);
+    assert_fails(2, "no command: expected prepare, train, evaluate or sample; see --help\n", "");
+    assert_fails(0, "usage: language_model COMMAND", "--help");
+    assert_fails(2, "expected --data DIR, with train.txt or train.txt.gz, or --train FILE\n",
+                 "train");
+    assert_fails(1, ": there is no train.txt, with or without .gz\n", "train --data /tmp/none");
+    assert_fails(1, "none: No such file or directory\n", "train --train @/none --valid @/words");
+    assert_fails(1, "empty is empty, expected a text\n", "train --train @/empty --valid @/words");
+    assert_fails(1, "damaged.gz: expected text, or gzipped text without damage: ",
+                 "train --train @/damaged.gz --valid @/words");
+    assert_fails(2, "--context 4000: expected fewer than the 4000 tokens of the training text\n",
+                 "train --data @ --context 4000");
+    assert_fails(2, "--tokens pairs: expected together with --vocabulary FILE",
+                 "train --data @ --tokens pairs");
+    assert_fails(2, "v258: expected the vocabulary of the checkpoint ",
+                 "train --load @/pairs --vocabulary @/v258 --data @ --steps 1 --warm-up 0");
+    assert_fails(2, "v258: its tokens are pairs, expected bytes, as of --tokens\n",
+                 "train --data @ --vocabulary @/v258");
+    assert_fails(1,
+                 "words: expected a vocabulary, as language_model prepare writes it: it is no "
+                 "such file, or incomplete\n",
+                 "train --data @ --tokens pairs --vocabulary @/words");
+    assert_fails(1, "not_utf8: the bytes before position 4 are not UTF-8; expected --tokens bytes",
+                 "train --train @/not_utf8 --valid @/words --tokens characters");
+    assert_fails(1, "accents: the vocabulary has no character U+0061, which ends at byte 2",
+                 "train --train @/words --valid @/accents --tokens characters");
+    assert_fails(2,
+                 "--tokens-per-update 100: expected a multiple of --batch 16 times --context 128\n",
+                 "train --data @ --tokens-per-update 100");
+    assert_fails(2, "--warm-up 5: expected fewer than the 5 steps\n",
+                 "train --data @ --warm-up 5 --steps 5");
+    assert_fails(2, "--patience 2: expected together with --evaluate-every N\n",
+                 "train --data @ --patience 2 --evaluate-every 0");
+    assert_fails(2, "--attention mean: expected softmax or linear\n", "train --attention mean");
+    assert_fails(2, "sample: expected --load FILE, a checkpoint of language_model train\n",
+                 "sample");
+    assert_fails(2, "prepare: expected --vocabulary FILE, which it writes\n", "prepare --data @");
+}
+
+int main(void)
+{
+    return run_program_tests("language_model", setup);
+}
