@@ -455,12 +455,12 @@ typedef struct CausalLinearAttentionOptions {
 
 /* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps) (Katharopoulos
  * et al. 2020, equations 8 to 12), with a decay each product times e^(l_{j+1} + .. + l_i), as in
- * Mamba-2 (Dao and Gu 2024) and, constant, RetNet (Sun et al. 2023). O(N) time; saves out and one value per position and head. Unless
- * final_state is NULL, *final_state becomes the state after the last position, a new tensor of the
- * tape, shaped like options.state. A sequence may be split anywhere: pass the final state of one
- * part as the state of the next, and results and gradients equal those of the whole. The CPU
- * adds up positions in Real: in float32 out is off by 1.6e-5 at 10^6 positions, 6.7e-4 at 4 10^6.
- * Raises if eps is negative or not finite. */
+ * Mamba-2 (Dao and Gu 2024) and, constant, RetNet (Sun et al. 2023). O(N) time; saves out and one
+ * value per position and head. Unless final_state is NULL, *final_state becomes the state after the
+ * last position, a new tensor of the tape, shaped like options.state. A sequence may be split
+ * anywhere: pass the final state of one part as the state of the next, and results and gradients
+ * equal those of the whole. The CPU adds up positions in Real: in float32 out is off by 1.6e-5 at
+ * 10^6 positions, 6.7e-4 at 4 10^6. Raises if eps is negative or not finite. */
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state);
 
