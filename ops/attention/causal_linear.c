@@ -47,7 +47,7 @@
  * its outer product, the state is multiplied by e^(l_i). With L_i = l_1 + .. + l_i
  *     scan(x, y, w)_i = sum_{j<=i} e^(L_i - L_j) (x_i.y_j) w_j    T_i = e^(l_i) T_{i-1} + y_i w_i^T
  * and e^(L_i - L_j), one factor per pair, is the same in num~, da, db and dv: the four scans decay
- * alike. In reverse, T is multiplied by e^(l_i) after position i, so that dS~_0 <- e^(l_1) R~_1. The
+ * alike. In reverse, T is multiplied by e^(l_i) after position i: so dS~_0 <- e^(l_1) R~_1. The
  * normalizer's column decays with the others: the weights of the v_j still add up to 1. Masked
  * positions do not decay. As for l_i, S~_i = e^(l_i) S~_{i-1} + b_i v~_i^T, so
  *     dl_i = <e^(l_i) S~_{i-1}, R~_i> = <S~_i, R~_i> - b_i.db_i            db_i = R~_i v~_i
