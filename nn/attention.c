@@ -69,15 +69,15 @@ static bool is_gated(AttentionKind kind)
     return kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_DELTA_RULE;
 }
 
-static Decay decay_of(const TransformerConfig *config)
+static DecayKind decay_of(const TransformerConfig *config)
 {
     if (config->attention == ATTENTION_CAUSAL_SOFTMAX)
         return config->softmax_decay;
     return is_gated(config->attention) ? config->decay : DECAY_NONE;
 }
 
-/* Per head -r_h, or c_h; see Decay. */
-static Tensor *decay_constants(Params *params, Decay decay, int64_t H)
+/* Per head -r_h, or c_h; see DecayKind. */
+static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
 {
     Real *host = memory_allocate((size_t)H * sizeof *host);
     if (!host)
@@ -96,7 +96,7 @@ static void add_gates(Params *params, const char *name, Attention *attention,
                       const TransformerConfig *config)
 {
     const int64_t H = config->heads, D = config->head_dim, width = H * D;
-    const Decay decay = decay_of(config);
+    const DecayKind decay = decay_of(config);
     const bool delta = config->attention == ATTENTION_DELTA_RULE;
     if (decay)
         attention->decay_constant = decay_constants(params, decay, H);

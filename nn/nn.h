@@ -309,7 +309,7 @@ typedef enum {
     DECAY_NONE,
     DECAY_CONSTANT, /* l = -r_h, as in RetNet (Sun et al. 2023) */
     DECAY_LEARNED,  /* l = -softplus(x Wl^T + bl + c_h), c_h such that softplus(c_h) = r_h */
-} Decay;
+} DecayKind;
 
 /* The features phi of linear attention's queries and keys. */
 typedef enum {
@@ -333,8 +333,8 @@ typedef struct TransformerConfig {
     Features features;       /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
     int64_t projections;     /* 2 * head_dim: the number of features of FEATURES_RANDOM */
     AttentionForm form;      /* FORM_BEST: the algorithm of causal linear attention */
-    Decay decay;             /* DECAY_NONE: of causal linear attention and the delta rule */
-    Decay softmax_decay;     /* DECAY_NONE: of causal softmax attention (Lin et al. 2025) */
+    DecayKind decay;         /* DECAY_NONE: of causal linear attention and the delta rule */
+    DecayKind softmax_decay; /* DECAY_NONE: of causal softmax attention (Lin et al. 2025) */
     bool unnormalized;       /* false; true: causal linear attention without its normalizer */
     double max_beta;         /* 1: of the delta rule; in (0, 2] */
     int64_t convolution;     /* 0: none. Causal linear attention and the delta rule: taps of a
