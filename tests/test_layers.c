@@ -254,8 +254,8 @@ TEST(invalid_configs_raise)
     assert_raises("nn_transformer_layer: feed_forward is 1048577, expected 1 to 1048576, or 0 for "
                   "the default",
                   nn_transformer_layer(params, "t", CONFIG(.feed_forward = 1048577)));
-    assert_raises("nn_transformer: there is no attention 7",
-                  nn_transformer(params, "t", CONFIG(.attention = (AttentionKind)7)));
+    assert_raises("nn_transformer: there is no attention 8",
+                  nn_transformer(params, "t", CONFIG(.attention = (AttentionKind)8)));
     assert_raises("nn_transformer: there is no form 5",
                   nn_transformer(params, "t", CONFIG(.form = (AttentionForm)5)));
     assert_raises("nn_transformer: lsh_rounds is 65, expected 1 to 64, or 0 for the default",
