@@ -195,6 +195,13 @@ typedef struct Gates {
     Tensor *log_decay, *beta;
 } Gates;
 
+/* to = a state after a layer's positions, unless to is NULL */
+static void save_state(Real *to, const Tensor *after)
+{
+    if (to)
+        device_copy(after->device, to, after->data, tensor_bytes(after));
+}
+
 static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
                              Tensor *value, Tensor *key_lengths, Tensor *log_decay,
                              const AttentionCache *cache)
@@ -227,8 +234,7 @@ static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *que
                                                                   : NULL };
     Tensor *out =
         op_causal_linear_attention(tape, query, key, value, options, cache ? &sums : NULL);
-    if (cache)
-        device_copy(sums->device, cache->sums_after, sums->data, tensor_bytes(sums));
+    save_state(cache ? cache->sums_after : NULL, sums);
     return out;
 }
 
@@ -284,14 +290,19 @@ static Tensor *attend_lsh(Tape *tape, const Attention *attention, Tensor *packed
 
 /* packed [B, N, 3 H, D] */
 static Tensor *attend_delta_rule(Tape *tape, const Attention *attention, Tensor *packed,
-                                 Tensor *beta, DeltaRuleOptions options)
+                                 Tensor *beta, DeltaRuleOptions options,
+                                 const AttentionCache *cache)
 {
+    Tensor *sums = NULL;
+    options.state = cache ? (Tensor *)&cache->state->sums : NULL;
     const int64_t H = attention->heads;
     Tensor *query = op_l2_normalize(tape, op_slice(tape, packed, 2, 0, H), L2_EPS);
     Tensor *key = op_l2_normalize(tape, op_slice(tape, packed, 2, H, H), L2_EPS);
     Tensor *value = op_slice(tape, packed, 2, 2 * H, H);
     query = op_scale(tape, query, 1 / sqrt((double)attention->head_dim));
-    return op_delta_rule(tape, query, key, value, beta, options, NULL);
+    Tensor *out = op_delta_rule(tape, query, key, value, beta, options, cache ? &sums : NULL);
+    save_state(cache ? cache->sums_after : NULL, sums);
+    return out;
 }
 
 /* query, key and value [B, N, H, D], returned in this shape; or key and value NULL and query
@@ -322,7 +333,7 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Ten
     case ATTENTION_DELTA_RULE:
         return attend_delta_rule(
             tape, attention, query, gates.beta,
-            (DeltaRuleOptions){ .key_lengths = key_lengths, .log_decay = log_decay });
+            (DeltaRuleOptions){ .key_lengths = key_lengths, .log_decay = log_decay }, cache);
     }
     tape_error(tape, "nn_attention: there is no attention %d", (int)kind);
 }
@@ -343,13 +354,19 @@ static Tensor *join_heads(Tape *tape, const Linear *linear, Tensor *x)
 }
 
 /* silu of the causal convolution of packed [B, N, 3 H, D] */
-static Tensor *convolve(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths)
+static Tensor *convolve(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths,
+                        const AttentionCache *cache)
 {
+    Tensor *after = NULL;
     const Shape heads = packed->shape;
-    const CausalConvolutionOptions options = { .lengths = key_lengths };
+    const CausalConvolutionOptions options = { .lengths = key_lengths,
+                                               .state = cache ? (Tensor *)&cache->state->convolution
+                                                              : NULL };
     packed = op_reshape(tape, packed,
                         shape(heads.size[0], heads.size[1], heads.size[2] * heads.size[3]));
-    packed = nn_causal_convolution_forward(tape, &attention->convolution, packed, options, NULL);
+    packed = nn_causal_convolution_forward(tape, &attention->convolution, packed, options,
+                                           cache ? &after : NULL);
+    save_state(cache ? cache->convolution_after : NULL, after);
     return op_reshape(tape, op_silu(tape, packed), heads);
 }
 
@@ -380,7 +397,7 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
     check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
     Tensor *packed = split_heads(tape, &attention->input, x, D);
     if (attention->convolution.weight)
-        packed = convolve(tape, attention, packed, options.key_lengths);
+        packed = convolve(tape, attention, packed, options.key_lengths, cache);
     const Gates gates = gates_of(tape, attention, x);
     Tensor *out = attend(tape, attention, packed, NULL, NULL, options, gates, cache);
     if (attention->norm.weight)

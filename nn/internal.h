@@ -130,17 +130,20 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
 /* Added to the normalizer of linear attention. */
 #define ATTENTION_EPS 1e-6
 
-/* A layer's recurrent state of linear attention, or its KV cache of softmax attention. */
+/* A layer's recurrent state, or its KV cache of softmax attention. A tensor that the layer does not
+ * have has no device. */
 typedef struct LayerState {
-    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1] */
+    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1]; unnormalized S, [B, H, F, D]; the
+                          * delta rule: S, [B, H, D, D] */
+    Tensor convolution;  /* [B, taps - 1, 3 H D]: the inputs of the positions before */
     Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
 } LayerState;
 
 /* How attention continues from a state. */
 typedef struct AttentionCache {
-    const LayerState *state; /* linear: read; softmax: appended to */
-    Real *sums_after;        /* linear: output, the sums after these positions */
-    const int32_t *counts;   /* softmax, on the host: positions before these, [B] */
+    const LayerState *state;              /* recurrent: read; softmax: appended to */
+    Real *sums_after, *convolution_after; /* output: the recurrent state after these positions */
+    const int32_t *counts;                /* softmax, on the host: positions before these, [B] */
     Tensor *lengths; /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
 } AttentionCache;
 

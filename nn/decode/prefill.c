@@ -46,21 +46,27 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
 
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
 {
-    Tensor *sums = state->softmax ? NULL : tape_tensor(tape, state->data.shape);
+    Tensor *after = state->recurrent ? tape_tensor(tape, shape(state->recurrent)) : NULL;
     AttentionCache caches[NN_MAX_LAYERS] = { 0 };
     for (int64_t i = 0; i < state->transformer.layers; i++)
         caches[i] = (AttentionCache){
             .state = &state->layer[i],
-            .sums_after = sums ? sums->data + i * state->layer_count : NULL,
             .counts = state->counts,
             .lengths = form.cached_lengths,
         };
+    StateTensor list[MAX_STATE_TENSORS];
+    const int tensors = state_tensors(state, list);
+    for (int i = 0; i < tensors && list[i].recurrent; i++) {
+        AttentionCache *cache = &caches[list[i].layer];
+        const bool sums = list[i].tensor == &state->layer[list[i].layer].sums;
+        *(sums ? &cache->sums_after : &cache->convolution_after) = after->data + list[i].offset;
+    }
     Tensor *out =
         nn_transformer_forward_cached(tape, &state->transformer, form.x,
                                       (AttentionOptions){ .key_lengths = form.lengths }, caches);
-    if (sums)
-        device_copy(state->device, state->data.data, sums->data, tensor_bytes(sums));
-    tape_scratch_free(tape, sums);
+    if (after)
+        device_copy(state->device, state->data.data, after->data, tensor_bytes(after));
+    tape_scratch_free(tape, after);
     state_write_counts(state, form.counts);
     return out;
 }

@@ -10,32 +10,40 @@
 /* ---------------------------------------------------------------------------------------- sizes */
 static void check_attention(const Transformer *transformer)
 {
-    const Attention *attention = &transformer->layer[0].attention;
-    static const char *const names[] = {
-        [ATTENTION_LINEAR] = "ATTENTION_LINEAR",         [ATTENTION_SOFTMAX] = "ATTENTION_SOFTMAX",
-        [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH", [ATTENTION_LSH] = "ATTENTION_LSH",
-        [ATTENTION_DELTA_RULE] = "ATTENTION_DELTA_RULE",
+    static const char *const names[ATTENTION_DELTA_RULE + 1] = {
+        [ATTENTION_LINEAR] = "ATTENTION_LINEAR",
+        [ATTENTION_SOFTMAX] = "ATTENTION_SOFTMAX",
+        [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH",
+        [ATTENTION_LSH] = "ATTENTION_LSH",
     };
-    if (attention->kind != ATTENTION_CAUSAL_LINEAR && attention->kind != ATTENTION_CAUSAL_SOFTMAX)
-        error_raise("nn_transformer_state: the transformer's attention is %s, expected "
-                    "ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX",
-                    names[attention->kind]);
     for (int64_t i = 0; i < transformer->layers; i++) {
-        const Attention *layer = &transformer->layer[i].attention;
-        if (layer->kind != attention->kind)
-            error_raise("nn_transformer_state: layer %lld has another attention than layer 0, "
-                        "expected the same in all",
-                        (long long)i);
-        if (layer->decay_constant || layer->unnormalized || layer->convolution.weight ||
-            layer->gate.weight)
-            error_raise("nn_transformer_state: layer %lld has a decay, a convolution or an output "
-                        "gate, or is unnormalized; expected none of them",
+        const Attention *attention = &transformer->layer[i].attention;
+        if (names[attention->kind])
+            error_raise("nn_transformer_state: the transformer's attention is %s, expected "
+                        "ATTENTION_CAUSAL_LINEAR, ATTENTION_CAUSAL_SOFTMAX or ATTENTION_DELTA_RULE",
+                        names[attention->kind]);
+        if (attention->kind == ATTENTION_CAUSAL_SOFTMAX && attention->decay_constant)
+            error_raise("nn_transformer_state: layer %lld is softmax attention with a decay, which "
+                        "has no KV cache",
                         (long long)i);
     }
 }
 
+/* Whether a backend's engine computes the layers: all alike, without gates. */
+static bool has_engine(const Transformer *transformer)
+{
+    const AttentionKind kind = transformer->layer[0].attention.kind;
+    bool alike = kind != ATTENTION_DELTA_RULE;
+    for (int64_t i = 0; i < transformer->layers; i++) {
+        const Attention *a = &transformer->layer[i].attention;
+        alike = alike && a->kind == kind && !a->decay_constant && !a->unnormalized &&
+                !a->convolution.weight && !a->gate.weight;
+    }
+    return alike;
+}
+
 /* The engine that reads weights in 8 bits also reads weights and a KV cache in bf16. */
-static void check_precision(Device *device, GenerationConfig config)
+static void check_precision(Device *device, const Transformer *transformer, GenerationConfig config)
 {
     static const char *const names[] = { "float32", "tf32", "bf16" };
     const Precision precision = config.precision;
@@ -51,6 +59,11 @@ static void check_precision(Device *device, GenerationConfig config)
         !kernels_on(device, TENSOR_REAL)->step_weights)
         error_raise("nn_transformer_state: %s on the CPU only, the transformer is on %s",
                     config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
+    if ((precision != PRECISION_FLOAT32 || config.int8_weights) && !has_engine(transformer))
+        error_raise("nn_transformer_state: %s not available for layers that differ or have gates",
+                    config.int8_weights           ? "int8_weights are"
+                    : precision == PRECISION_TF32 ? "tf32 is"
+                                                  : "bf16 is");
 }
 
 static int64_t feature_count(const Attention *attention)
@@ -67,41 +80,86 @@ static int64_t aligned(int64_t count)
     return (count + LINE - 1) / LINE * LINE;
 }
 
+static Tensor state_tensor(Device *device, TensorType type, Shape shape)
+{
+    return (Tensor){ .device = device, .type = type, .shape = shape };
+}
+
+/* A layer's state without memory. */
+static LayerState describe_layer(Device *device, const Attention *attention,
+                                 GenerationConfig config)
+{
+    const int64_t B = config.sequences, H = attention->heads, D = attention->head_dim;
+    const Tensor *taps = attention->convolution.weight; /* [3 H D, taps] */
+    LayerState layer = { .sums = { 0 } };
+    if (attention->kind == ATTENTION_CAUSAL_SOFTMAX) {
+        const bool bf16 = config.precision == PRECISION_BF16; /* sums over positions stay Real */
+        layer.keys = state_tensor(device, bf16 ? TENSOR_BF16 : TENSOR_REAL,
+                                  shape(B, H, config.max_length, D));
+        layer.values = layer.keys;
+        return layer;
+    }
+    const bool normalized = attention->kind == ATTENTION_CAUSAL_LINEAR && !attention->unnormalized;
+    layer.sums = state_tensor(device, TENSOR_REAL,
+                              shape(B, H, feature_count(attention), normalized ? D + 1 : D));
+    if (taps)
+        layer.convolution = state_tensor(device, TENSOR_REAL,
+                                         shape(B, taps->shape.size[1] - 1, taps->shape.size[0]));
+    return layer;
+}
+
+int state_tensors(const TransformerState *state, StateTensor list[MAX_STATE_TENSORS])
+{
+    static const char *const names[] = { "sums", "convolution", "keys", "values" };
+    int count = 0;
+    int64_t offset = 0;
+    for (int part = 0; part < 4; part++)
+        for (int i = 0; i < state->transformer.layers; i++) {
+            const LayerState *layer = &state->layer[i];
+            const Tensor *const parts[] = { &layer->sums, &layer->convolution, &layer->keys,
+                                            &layer->values };
+            if (!parts[part]->device)
+                continue;
+            list[count++] =
+                (StateTensor){ (Tensor *)parts[part], names[part], i, part < 2, offset };
+            offset += aligned(tensor_count(parts[part]));
+        }
+    return count;
+}
+
 /* A state without memory. */
 static TransformerState describe(Device *device, const Transformer *transformer,
                                  GenerationConfig config)
 {
     const Attention *attention = &transformer->layer[0].attention;
-    const int64_t B = config.sequences, H = attention->heads, D = attention->head_dim;
+    const int64_t H = attention->heads, D = attention->head_dim;
     TransformerState state = {
         .device = device,
         .transformer = *transformer,
-        .B = B,
+        .B = config.sequences,
         .H = H,
         .D = D,
         .F = feature_count(attention),
         .width = H * D,
         .inner = transformer->layer[0].ff1.weight->shape.size[0],
         .max_length = config.max_length,
-        .softmax = attention->kind == ATTENTION_CAUSAL_SOFTMAX,
         .precision = config.precision,
+        .data = { .device = device },
     };
-    LayerState layer = { .sums = { .device = device } };
-    if (state.softmax) {
-        const bool bf16 = config.precision == PRECISION_BF16; /* sums over positions stay Real */
-        layer.keys = (Tensor){ .device = device,
-                               .type = bf16 ? TENSOR_BF16 : TENSOR_REAL,
-                               .shape = shape(B, H, config.max_length, D) };
-        layer.values = layer.keys;
-        state.layer_count = aligned(2 * tensor_count(&layer.keys));
-    } else {
-        layer.sums.shape = shape(B, H, state.F, D + 1);
-        state.layer_count = aligned(tensor_count(&layer.sums));
+    StateTensor list[MAX_STATE_TENSORS];
+    int64_t elements = 0;
+    for (int64_t i = 0; i < transformer->layers; i++) {
+        state.layer[i] = describe_layer(device, &transformer->layer[i].attention, config);
+        state.softmax = state.softmax || state.layer[i].keys.device;
     }
-    state.data = state.softmax ? layer.keys : layer.sums;
-    state.data.shape = shape(transformer->layers, state.layer_count);
-    for (int64_t i = 0; i < transformer->layers; i++)
-        state.layer[i] = layer;
+    const int count = state_tensors(&state, list);
+    for (int i = 0; i < count; i++) {
+        elements = list[i].offset + aligned(tensor_count(list[i].tensor));
+        if (list[i].recurrent)
+            state.recurrent = elements;
+        state.data.type = list[i].tensor->type; /* one type: bf16 needs an engine */
+    }
+    state.data.shape = shape(elements);
     return state;
 }
 
@@ -110,17 +168,10 @@ static TransformerState describe(Device *device, const Transformer *transformer,
 /* Divides memory into data, out, counts and positions. positions: min(count, max_length - 1). */
 static void set_addresses(TransformerState *state)
 {
+    StateTensor list[MAX_STATE_TENSORS];
     state->data.data = state->memory->data;
-    for (int64_t i = 0; i < state->transformer.layers; i++) {
-        LayerState *layer = &state->layer[i];
-        Real *data = tensor_at(&state->data, i * state->layer_count);
-        if (state->softmax) {
-            layer->keys.data = data;
-            layer->values.data = tensor_at(&layer->keys, tensor_count(&layer->keys));
-        } else {
-            layer->sums.data = data;
-        }
-    }
+    for (int i = state_tensors(state, list) - 1; i >= 0; i--)
+        list[i].tensor->data = tensor_at(&state->data, list[i].offset);
     state->out = (Tensor){ .device = state->device,
                            .shape = shape(state->B, state->width),
                            .data = tensor_at(&state->data, tensor_count(&state->data)) };
@@ -171,7 +222,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     const int64_t max = INT32_MAX - 1;
     shape_need_size("nn_transformer_state", "sequences", &config.sequences, 1, max);
     shape_need_size("nn_transformer_state", "max_length", &config.max_length, 1024, max);
-    check_precision(device, config);
+    check_precision(device, transformer, config);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; create the state before it");
     const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
@@ -179,9 +230,9 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
         error_raise("nn_transformer_state: the weights %s", error);
     TransformerState created = describe(device, transformer, config);
     const Kernels *kernels = kernels_on(device, TENSOR_REAL);
-    if (!kernels->transformer_step)
+    if (!kernels->transformer_step || !has_engine(transformer))
         created.tape = tape_new(device);
-    if (kernels->step_weights)
+    else if (kernels->step_weights)
         kernels->step_weights(&created, config.int8_weights);
     size_t bytes = sizeof created;
     TransformerState *state = memory_allocate(bytes);
@@ -243,11 +294,14 @@ void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
     if (!all)
         check_sequence("nn_transformer_state_reset", state, sequence);
     const int64_t first = all ? 0 : sequence, count = all ? state->B : 1;
-    const int64_t each = state->H * state->F * (state->D + 1);
     const size_t bytes = (size_t)count * sizeof(int32_t);
-    for (int64_t i = 0; i < state->transformer.layers && !state->softmax; i++)
-        device_zero(state->device, state->layer[i].sums.data + first * each,
+    StateTensor list[MAX_STATE_TENSORS];
+    const int tensors = state_tensors(state, list);
+    for (int i = 0; i < tensors && list[i].recurrent; i++) {
+        const int64_t each = tensor_count(list[i].tensor) / state->B;
+        device_zero(state->device, list[i].tensor->data + first * each,
                     (size_t)(count * each) * sizeof(Real));
+    }
     device_zero(state->device, state->device_counts + first, bytes);
     device_zero(state->device, state->positions.integers + first, bytes);
     if (device_is_capturing(state->device))
@@ -316,16 +370,16 @@ void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const Tra
         error_raise("nn_transformer_state_copy: sequence %lld has %lld positions, max_length of "
                     "the destination is %lld",
                     (long long)from_sequence, (long long)positions, (long long)to->max_length);
-    const int64_t each = to->H * to->F * (to->D + 1);
-    for (int64_t i = 0; i < to->transformer.layers; i++) {
-        const LayerState *dst = &to->layer[i], *src = &from->layer[i];
-        if (to->softmax) {
-            copy_positions(&dst->keys, sequence, &src->keys, from_sequence, positions);
-            copy_positions(&dst->values, sequence, &src->values, from_sequence, positions);
-        } else {
-            device_copy(to->device, dst->sums.data + sequence * each,
-                        src->sums.data + from_sequence * each, (size_t)each * sizeof(Real));
-        }
+    StateTensor dst[MAX_STATE_TENSORS], src[MAX_STATE_TENSORS];
+    const int tensors = state_tensors(to, dst);
+    state_tensors(from, src);
+    for (int i = 0; i < tensors; i++) {
+        const int64_t each = tensor_count(dst[i].tensor) / to->B;
+        if (dst[i].recurrent)
+            device_copy(to->device, dst[i].tensor->data + sequence * each,
+                        src[i].tensor->data + from_sequence * each, (size_t)each * sizeof(Real));
+        else
+            copy_positions(dst[i].tensor, sequence, src[i].tensor, from_sequence, positions);
     }
     copy_count(to, sequence, from, from_sequence, counts);
 }

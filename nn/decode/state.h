@@ -11,19 +11,31 @@ struct TransformerState {
     int64_t B, H, D, F;   /* sequences, heads, elements and features per head */
     int64_t width, inner; /* H D; the width of the feed-forward network */
     int64_t max_length;
-    bool softmax;
+    bool softmax; /* some layer's attention is softmax attention */
     Precision precision;
-    Block *memory; /* data, out, counts, positions */
-    Tensor data;   /* [layers, layer_count], Real or bf16: the states of all layers */
-    int64_t layer_count;
+    Block *memory;                   /* data, out, counts, positions */
+    Tensor data;                     /* Real or bf16: the states of all layers, see state_tensors */
+    int64_t recurrent;               /* elements of data before the first KV cache */
     LayerState layer[NN_MAX_LAYERS]; /* in data */
     Tensor out, positions;           /* returned by the functions; see set_addresses */
     int32_t *device_counts;          /* [B], in memory: positions processed per sequence */
     int32_t *counts; /* host [2, B]: a copy of device_counts; a buffer for state_write_counts */
     bool recorded;   /* a recorded step changes device_counts: replays may have done so since */
-    Tape *tape;      /* of plain steps; NULL on a device with an engine */
+    Tape *tape;      /* of steps on operations; NULL if an engine computes them */
     Block *weights;  /* weights as the engine stores them, or NULL */
 };
+
+/* The tensors of all layers in the order in which data holds them, recurrent states first; returns
+ * their number. */
+enum { MAX_STATE_TENSORS = 2 * NN_MAX_LAYERS };
+typedef struct StateTensor {
+    Tensor *tensor;
+    const char *name;
+    int layer;
+    bool recurrent;
+    int64_t offset; /* in data, in elements */
+} StateTensor;
+int state_tensors(const TransformerState *state, StateTensor list[MAX_STATE_TENSORS]);
 
 /* Positions per sequence, [B] on the host, copied from the device if replays may have changed them.
  * NULL while a step is being recorded, because every replay finds other counts. */

@@ -1,6 +1,6 @@
 /* Generation states to and from safetensors files. Entries: "counts" [B], "max_length" [], and per
- * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
- * [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
+ * layer "layers.0.sums" [B, H, F, D + 1] and "layers.0.convolution", or "layers.0.keys" and
+ * "layers.0.values" [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
 #include "nn/decode/state.h"
 
 #include <stdio.h>
@@ -45,17 +45,11 @@ static HostState *host_state(const TransformerState *state, const char *function
     host->count = 0;
     host->counts = (int32_t *)(host->data + count);
     host->max_length = (int32_t)state->max_length;
-    for (int i = 0; i < state->transformer.layers; i++) {
-        const LayerState *layer = &state->layer[i];
-        const Real *data = host->data + i * state->layer_count;
-        const Shape cache = layer->keys.shape;
-        if (state->softmax) {
-            add_entry(host, i, "keys", FILE_TYPE_OF_REAL, cache, data);
-            add_entry(host, i, "values", FILE_TYPE_OF_REAL, cache, data + shape_count(cache));
-        } else {
-            add_entry(host, i, "sums", FILE_TYPE_OF_REAL, layer->sums.shape, data);
-        }
-    }
+    StateTensor list[MAX_STATE_TENSORS];
+    const int tensors = state_tensors(state, list);
+    for (int i = 0; i < tensors; i++)
+        add_entry(host, list[i].layer, list[i].name, FILE_TYPE_OF_REAL, list[i].tensor->shape,
+                  host->data + list[i].offset);
     add_entry(host, -1, "counts", FILE_I32, shape(state->B), host->counts);
     add_entry(host, -1, "max_length", FILE_I32, shape_scalar(), &host->max_length);
     return host;

@@ -18,8 +18,9 @@
  *     x <- x + branch(in)  in pre-norm        x <- in + branch(in)  in post-norm
  * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
- * step_on_operations below defines a step and runs where a device has no engine: no kernel
- * transformer_step. */
+ * step_on_operations below defines a step and runs where there is no engine: a device without the
+ * kernel transformer_step, and layers that differ or have gates: a decay, the delta rule, a
+ * convolution, an output gate. */
 #include "nn/decode/state.h"
 #include "ops/kernels.h"
 
@@ -80,6 +81,9 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
     check_step_input(state, x);
     check_counts(state);
     if (state->tape) {
+        if (device_is_capturing(state->device))
+            error_raise("nn_transformer_step: this step is replayed, and layers that differ or "
+                        "have gates have no captured decode step");
         step_on_operations(state, x);
         return &state->out;
     }
