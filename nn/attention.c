@@ -354,8 +354,8 @@ static Tensor *join_heads(Tape *tape, const Linear *linear, Tensor *x)
 }
 
 /* silu of the causal convolution of packed [B, N, 3 H, D] */
-static Tensor *convolve(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths,
-                        const AttentionCache *cache)
+static Tensor *convolve_heads(Tape *tape, const Attention *attention, Tensor *packed,
+                              Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *after = NULL;
     const Shape heads = packed->shape;
@@ -397,7 +397,11 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
     check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
     Tensor *packed = split_heads(tape, &attention->input, x, D);
     if (attention->convolution.weight)
+<<<<<<< HEAD
         packed = convolve(tape, attention, packed, options.key_lengths, cache);
+=======
+        packed = convolve_heads(tape, attention, packed, options.key_lengths);
+>>>>>>> main
     const Gates gates = gates_of(tape, attention, x);
     Tensor *out = attend(tape, attention, packed, NULL, NULL, options, gates, cache);
     if (attention->norm.weight)

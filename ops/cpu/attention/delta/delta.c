@@ -205,8 +205,8 @@ static void load_out_like(const DeltaChunk *c, Real *to, int type, const Real *d
     load_rows(c, to, delta_rows(c, type, data, x->H * x->M, x->M), c->item->pass->M);
 }
 
-static void store_rows(const DeltaChunk *c, Gradient to, int type, const Real *rows, int64_t stride,
-                       int64_t columns)
+static void store_delta_rows(const DeltaChunk *c, Gradient to, int type, const Real *rows,
+                             int64_t stride, int64_t columns)
 {
     if (!to.data)
         return;
@@ -315,8 +315,8 @@ static void forward_chunk(const DeltaChunk *c, Real *out, Real *u)
     set_product(m->row_M, m->Q, D, m->S, M, rows, D, M);
     decay_rows(c, m->row_M, m->row_M, m->past, M);
     add_lower_product(m->row_M, m->P, m->U, rows, c->count, M);
-    store_rows(c, (Gradient){ out, false }, p->type, m->row_M, H * p->x->M, p->x->M);
-    store_rows(c, (Gradient){ u, false }, TENSOR_REAL, m->U, H * p->x->M, p->x->M);
+    store_delta_rows(c, (Gradient){ out, false }, p->type, m->row_M, H * p->x->M, p->x->M);
+    store_delta_rows(c, (Gradient){ u, false }, TENSOR_REAL, m->U, H * p->x->M, p->x->M);
     decay_state_of(c, m->S);
     decay_rows(c, m->row_M, m->U, m->future, M);
     add_product_transposed(m->S, m->K, D, m->row_M, D, c->count, M);
@@ -435,9 +435,9 @@ static void backward_chunk(const DeltaChunk *c, const DeltaUpstream *g)
     decay_rows(c, m->row_M, m->U, m->future, M);
     add_product_transposed(m->S_t, m->row_M, M, m->K, M, c->count, D);
     combine_rows(c, g, dq, z);
-    store_rows(c, g->d.x.query, p->type, dq, x->query_stride, x->D);
-    store_rows(c, g->d.x.key, p->type, z, x->key_stride, x->D);
-    store_rows(c, g->d.x.value, p->type, du, x->value_stride, x->M);
+    store_delta_rows(c, g->d.x.query, p->type, dq, x->query_stride, x->D);
+    store_delta_rows(c, g->d.x.key, p->type, z, x->key_stride, x->D);
+    store_delta_rows(c, g->d.x.value, p->type, du, x->value_stride, x->M);
 }
 
 /* dl_i <- <S_N, dL/dS_N> + sum_{t>=i} (q_t.dq_t - v_t.dv_t) */

@@ -56,7 +56,7 @@ static void load_decay(HeadChunk *c)
 
 /* row i <- factor_i row i, unless factor, lower or raise, is NULL; keys have no last column, and
  * that of values was 1 */
-static void scale_rows(const HeadChunk *c, const Real *factor, Matrix rows)
+static void scale_chunk_rows(const HeadChunk *c, const Real *factor, Matrix rows)
 {
     for (int64_t i = 0; factor && i < c->scan.count; i++) {
         scale_row(rows, i, factor[i]);

@@ -164,7 +164,7 @@ static void forward_item(const ScanItem *item, Real *out, Real *den, Real *final
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, out));
         load_decay(&c);
-        scale_rows(&c, m->lower, b);
+        scale_chunk_rows(&c, m->lower, b);
         const Matrix num = scan_chunk(&c.scan, &next, a, b, v, S_of(&c));
         store_num_over_den(&c, out, den, num);
     }
@@ -191,7 +191,7 @@ static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_
         if (!dquery.data && !g->d.log_decay.data)
             continue;
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
-        scale_rows(&c, m->lower, b);
+        scale_chunk_rows(&c, m->lower, b);
         prefetch_after(&next, out_rows(&c, g->dout));
         prefetch_after(&next, out_rows(&c, g->out));
         prefetch_after(&next, value_rows(&c, p->x->value));
@@ -224,7 +224,7 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
         load_dden(&c, dnum);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, g->dout));
-        scale_rows(&c, m->raise, v);
+        scale_chunk_rows(&c, m->raise, v);
         if (dkey.data || dstate || dlog_decay) {
             const Matrix db = scan_chunk(&c.scan, &next, v, dnum, a, R_transposed_of(&c));
             if (dlog_decay)
@@ -236,7 +236,7 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
         if (dvalue.data)
             prefetch_after(&next, value_rows(&c, dvalue.data));
         if (dvalue.data || dstate) {
-            scale_rows(&c, m->raise, b);
+            scale_chunk_rows(&c, m->raise, b);
             const Matrix R = without_last(R_of(&c));
             const Matrix dv = scan_chunk(&c.scan, &next, b, a, without_last(dnum), R);
             store_dvalue(&c, dvalue, dv);
