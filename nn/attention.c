@@ -397,11 +397,7 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
     check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
     Tensor *packed = split_heads(tape, &attention->input, x, D);
     if (attention->convolution.weight)
-<<<<<<< HEAD
-        packed = convolve(tape, attention, packed, options.key_lengths, cache);
-=======
-        packed = convolve_heads(tape, attention, packed, options.key_lengths);
->>>>>>> main
+        packed = convolve_heads(tape, attention, packed, options.key_lengths, cache);
     const Gates gates = gates_of(tape, attention, x);
     Tensor *out = attend(tape, attention, packed, NULL, NULL, options, gates, cache);
     if (attention->norm.weight)
