@@ -112,7 +112,26 @@ static int stored_on(const Device *on)
 }
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
-static const TransformerConfig both[] = { { 0 }, { .attention = ATTENTION_CAUSAL_SOFTMAX } };
+/* Without gates, then, decoded by operations, with gates and with layers that differ. */
+static const TransformerConfig kinds[] = {
+    { 0 },
+    { .attention = ATTENTION_CAUSAL_SOFTMAX },
+    { .decay = DECAY_LEARNED, .pre_norm = true },
+    { .decay = DECAY_CONSTANT,
+      .unnormalized = true,
+      .features = FEATURES_IDENTITY,
+      .output_gate = true },
+    { .features = FEATURES_POLYNOMIAL, .decay = DECAY_LEARNED, .convolution = 2 },
+    { .attention = ATTENTION_DELTA_RULE, .max_beta = 2 },
+    { .layers = 3,
+      .attention = ATTENTION_DELTA_RULE,
+      .decay = DECAY_LEARNED,
+      .convolution = 4,
+      .output_gate = true,
+      .pre_norm = true,
+      .layer_attention = { [1] = ATTENTION_CAUSAL_SOFTMAX } },
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* ------------------------------------------------------------------------------------ sequences */
 typedef struct Sequences {
@@ -225,7 +244,13 @@ TEST(a_step_is_the_parallel_form_at_its_position)
 {
     static const int64_t batches[] = { 1, 3, 17, MANY };
     for (int i = 0; i < 8; i++)
-        check_positions(both[i % 2], batches[i / 2]);
+        check_positions(kinds[i % 2], batches[i / 2]);
+}
+
+TEST(with_gates_and_with_layers_that_differ)
+{
+    for (int i = 2; i < KINDS; i++)
+        check_positions(kinds[i], 1 + i);
 }
 
 TEST(with_every_feature_map)
@@ -260,7 +285,7 @@ TEST(with_ragged_and_with_whole_sizes)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 1, 7 }, { 2, 16 }, { 2, 33 }, { 5, 12 } };
     for (int i = 0; i < 10; i++)
-        check_heads(both[i % 2], sizes[i / 2][0], sizes[i / 2][1], 5);
+        check_heads(kinds[i % 2], sizes[i / 2][0], sizes[i / 2][1], 5);
 }
 
 /* On CUDA: heads whose state exceeds shared memory, heads with more columns than a block has
@@ -366,7 +391,7 @@ TEST(with_weights_in_bf16_or_in_8_bits)
 {
     static const int64_t batches[] = { 1, 3, 8, 40 };
     for (int i = 0; i < 16 && has_cpu_engine(test_device()); i++) {
-        TransformerConfig config = both[i % 2];
+        TransformerConfig config = kinds[i % 2];
         config.heads = 3;
         config.head_dim = i / 8 ? 44 : 5; /* rows of 132 elements, or less than a vector */
         config.feed_forward = 270;
@@ -415,7 +440,7 @@ static const Real *first_alone(Sequences s, int64_t B)
 TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 {
     for (int j = 0; j < 2 * stored_on(test_device()); j++) {
-        TransformerConfig config = both[j % 2];
+        TransformerConfig config = kinds[j % 2];
         stored = all_stored[j / 2];
         config.heads = 8;
         config.head_dim = 13;
@@ -440,7 +465,7 @@ TEST(states_with_differently_stored_weights_are_copied)
 {
     for (int j = 0; j < 2 * stored_on(test_device()); j++) {
         stored = (GenerationConfig){ 0 };
-        const Setup u = begin_with(both[j % 2], 1, LENGTH);
+        const Setup u = begin_with(kinds[j % 2], 1, LENGTH);
         step_through(u.state, u.s, 0, 3);
         stored = all_stored[j / 2];
         TransformerState *copy = new_state(1, LENGTH);
@@ -470,8 +495,8 @@ TEST(a_result_may_be_the_next_x)
 /* -------------------------------------------------------------------------------------- prompts */
 TEST(steps_continue_from_a_prompt_of_every_length)
 {
-    for (int j = 0; j < 2; j++) {
-        begin(both[j]);
+    for (int j = 0; j < KINDS; j++) {
+        begin(kinds[j]);
         Sequences s = sequences_new(3, LENGTH);
         for (int32_t n = 1; n <= LENGTH; n++) {
             TransformerState *state = new_state(3, LENGTH);
@@ -508,8 +533,8 @@ TEST(linear_attention_takes_a_prompt_anywhere)
 
 TEST(prompts_may_have_different_lengths)
 {
-    for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 3, LENGTH);
+    for (int j = 0; j < KINDS; j++) {
+        const Setup u = begin_with(kinds[j], 3, LENGTH);
         const int32_t n[] = { 2, 1, 4 };
         const Real *out = test_values(nn_transformer_prefill(
             tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 3, 4), tape_input_i32(tape, n, shape(3))));
@@ -525,8 +550,8 @@ TEST(prompts_may_have_different_lengths)
 
 TEST(padding_of_short_prompts_may_exceed_max_length)
 {
-    for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 3, 4);
+    for (int j = 0; j < KINDS; j++) {
+        const Setup u = begin_with(kinds[j], 3, 4);
         const int32_t n[] = { 2, 1, 3 };
         nn_transformer_prefill(tape, u.state, prompt(u.s.x, 3, LENGTH),
                                tape_input_i32(tape, n, shape(3)));
@@ -540,7 +565,7 @@ TEST(padding_of_short_prompts_may_exceed_max_length)
 TEST(a_prompt_may_be_in_bf16)
 {
     for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 2, LENGTH);
+        const Setup u = begin_with(kinds[j], 2, LENGTH);
         if (test_has_bf16()) {
             tape_set_precision(tape, PRECISION_BF16);
             nn_transformer_prefill(tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 2, 4), NULL);
@@ -554,8 +579,8 @@ TEST(a_prompt_may_be_in_bf16)
 /* ---------------------------------------------------------------------------- resets and copies */
 TEST(one_sequence_is_reset_or_all_are)
 {
-    for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 3, LENGTH);
+    for (int j = 0; j < KINDS; j++) {
+        const Setup u = begin_with(kinds[j], 3, LENGTH);
         step_through(u.state, u.s, 0, 3);
         nn_transformer_state_reset(u.state, 1);
         assert_positions(u.state, (int32_t[]){ 3, 0, 3 });
@@ -583,8 +608,8 @@ static Sequences branches(Sequences s, int64_t sequence, int64_t count)
 
 TEST(a_copy_continues_as_the_original_would)
 {
-    for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 3, LENGTH);
+    for (int j = 0; j < KINDS; j++) {
+        const Setup u = begin_with(kinds[j], 3, LENGTH);
         TransformerState *wide = new_state(2, LENGTH + 3);
         step_through(u.state, u.s, 0, 2);
         for (int64_t b = 0; b < 2; b++)
@@ -610,8 +635,8 @@ static const char *file_path(void)
 
 TEST(a_loaded_state_continues_as_the_saved_one_would)
 {
-    for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 3, LENGTH);
+    for (int j = 0; j < KINDS; j++) {
+        const Setup u = begin_with(kinds[j], 3, LENGTH);
         TransformerState *saved = new_state(3, LENGTH);
         step_through(saved, u.s, 0, 3);
         nn_transformer_state_reset(saved, 1);
@@ -680,7 +705,7 @@ static void save_with_counts(const TransformerState *state, const int32_t *count
 TEST(a_file_that_does_not_fit_changes_nothing)
 {
     for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 2, LENGTH);
+        const Setup u = begin_with(kinds[j], 2, LENGTH);
         step_through(u.state, u.s, 0, 2);
         save_other(3, LENGTH);
         refuse(u.state, "shape");
@@ -753,8 +778,8 @@ static void check_memory(TransformerConfig config, int64_t B)
 TEST(memory_stays_what_it_is_after_the_first_step)
 {
     for (int j = 0; j < 2; j++) {
-        check_memory(both[j], 1);
-        check_memory(both[j], MANY);
+        check_memory(kinds[j], 1);
+        check_memory(kinds[j], MANY);
     }
 }
 
@@ -783,7 +808,7 @@ static size_t state_memory(GenerationConfig config)
 TEST(in_bf16_the_kv_cache_takes_half_the_memory)
 {
     for (int j = 0; j < 2 && stored_on(test_device()) == 3; j++) {
-        begin(both[j]);
+        begin(kinds[j]);
         const GenerationConfig in_bf16 = { .max_length = 100000, .precision = PRECISION_BF16 };
         nn_transformer_state_free(nn_transformer_state(&transformer, in_bf16)); /* bf16 weights */
         const size_t real = state_memory((GenerationConfig){ .max_length = 100000 });
@@ -855,7 +880,7 @@ static bool fails_and_recovers(Sequences s, int n, const Real *expected)
 TEST(exhausted_memory_changes_nothing)
 {
     for (int j = 0; j < 2 * stored_on(test_device()); j++) {
-        begin(both[j % 2]);
+        begin(kinds[j % 2]);
         stored = all_stored[j / 2];
         Sequences s = sequences_new(2, LENGTH);
         TransformerState *state = new_state(2, LENGTH);
@@ -971,7 +996,7 @@ TEST(a_step_may_be_replayed)
 TEST(resets_and_copies_may_be_replayed)
 {
     for (int j = 0; j < 2; j++) {
-        const Setup u = begin_with(both[j], 2, LENGTH);
+        const Setup u = begin_with(kinds[j], 2, LENGTH);
         Replayed replayed = { .state = u.state, .x = tape_persistent(tape, shape(2, width)) };
         for (int32_t n = 0; n < 3; n++)
             replay(&replayed, reset_and_step, u.s, (int32_t[]){ 0, n });
@@ -1013,8 +1038,9 @@ TEST(states_are_of_causal_linear_or_softmax_attention)
         const char *sentence;
     } cases[] = {
 #define REFUSED(kind)                                                                              \
-    { kind, "nn_transformer_state: the transformer's attention is " #kind                          \
-            ", expected ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX" }
+    { kind,                                                                                        \
+      "nn_transformer_state: the transformer's attention is " #kind                                \
+      ", expected ATTENTION_CAUSAL_LINEAR, ATTENTION_CAUSAL_SOFTMAX or ATTENTION_DELTA_RULE" }
         REFUSED(ATTENTION_LINEAR),
         REFUSED(ATTENTION_SOFTMAX),
         REFUSED(ATTENTION_CAUSAL_LSH),
@@ -1025,6 +1051,26 @@ TEST(states_are_of_causal_linear_or_softmax_attention)
         assert_raises(cases[i].sentence, new_state(1, LENGTH));
         end();
     }
+    begin((TransformerConfig){ .attention = ATTENTION_CAUSAL_SOFTMAX,
+                               .softmax_decay = DECAY_CONSTANT });
+    assert_raises(STATE "layer 0 is softmax attention with a decay, which has no KV cache",
+                  new_state(1, LENGTH));
+    end();
+}
+
+TEST(gates_decode_in_float32)
+{
+    if (!has_cpu_engine(test_device()))
+        return;
+    begin((TransformerConfig){ .decay = DECAY_LEARNED });
+    for (int i = 1; i < STORED; i++) {
+        stored = all_stored[i];
+        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ or "
+                                     "have gates"
+                             : STATE "bf16 is not available for layers that differ or have gates",
+                      new_state(1, LENGTH));
+    }
+    end();
 }
 
 TEST(a_config_must_make_sense)
