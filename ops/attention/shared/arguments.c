@@ -147,8 +147,8 @@ static void check_gate(Tape *tape, const char *label, Tensor *gate, Shape expect
 {
     tape_use_real(tape, label, gate);
     if (!shape_equal(gate->shape, expected))
-        tape_error(tape, "%s %s, expected %s: one per position and head", label,
-                   tensor_text(gate).text, shape_text(expected).text);
+        tape_error(tape, "%s %s, expected %s: one per %shead", label, tensor_text(gate).text,
+                   shape_text(expected).text, expected.rank == 1 ? "" : "position and ");
     for (int64_t i = 0; !device_is_cuda(gate->device) && i < tensor_count(gate); i++)
         if (gate->data[i] < low || gate->data[i] > high)
             tape_error(tape, "%s[%lld] is %g, expected %s", label, (long long)i,

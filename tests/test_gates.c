@@ -1,0 +1,581 @@
+/* Linear attention with a decay, normalized and not: reference vectors, published recurrences,
+ * itself with the sequence split, packed and masked, and misuse. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TAPEGRAD_DOUBLE
+#define GATES_TOLERANCE 1e-10
+#else
+#define GATES_TOLERANCE 2e-5
+#endif
+
+typedef CausalLinearAttentionOptions Options;
+
+enum { QUERY, KEY, VALUE, LOG_DECAY, STATE, INPUTS };
+static const char *const names[INPUTS] = { "q", "k", "v", "log_decay", "state" };
+
+typedef struct Results {
+    Tape *tape;
+    Tensor *x[INPUTS], *out, *final_state;
+} Results;
+
+/* The backward pass of sum(out g) + sum(final_state h), whose gradients by out and final_state are
+ * g and h */
+static void backward_from_both(Results *r, Tensor *g, Tensor *h)
+{
+    Tensor *sum = op_sum(r->tape, op_multiply(r->tape, r->out, g), ALL_AXES);
+    tensor_keep(r->out);
+    if (h) {
+        tensor_keep(r->final_state);
+        sum = op_add(r->tape, sum,
+                     op_sum(r->tape, op_multiply(r->tape, r->final_state, h), ALL_AXES));
+    }
+    tape_backward(r->tape, sum);
+}
+
+/* ---------------------------------------------------------------------------- reference vectors */
+
+/* The tensor of this entry, NULL if the file has none */
+static Tensor *entry(Tape *tape, const TensorFile *file, const char *name)
+{
+    Shape of;
+    if (!tensor_file_find(file, name))
+        return NULL;
+    const Real *values = test_entry(file, "", name, &of);
+    return tape_variable(tape, values, of);
+}
+
+static void check_file(const char *name, Options options)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s.safetensors", name);
+    TensorFile *file = test_vector_file(path);
+    Results r = { .tape = tape_new(test_device()) };
+    for (int i = 0; i < INPUTS; i++)
+        r.x[i] = entry(r.tape, file, names[i]);
+    options.log_decay = r.x[LOG_DECAY];
+    options.state = r.x[STATE];
+    Tensor *h = entry(r.tape, file, "grad_final_state");
+    r.out = op_causal_linear_attention(r.tape, r.x[QUERY], r.x[KEY], r.x[VALUE], options,
+                                       h ? &r.final_state : NULL);
+    backward_from_both(&r, entry(r.tape, file, "grad_out"), h);
+    assert_entry(file, "", "out", r.out, GATES_TOLERANCE);
+    if (h)
+        assert_entry(file, "", "final_state", r.final_state, GATES_TOLERANCE);
+    for (int i = 0; i < INPUTS; i++)
+        if (r.x[i])
+            assert_entry(file, "grad.", names[i], tensor_gradient(r.x[i]), GATES_TOLERANCE);
+    tape_free(r.tape);
+    tensor_file_close(file);
+}
+
+TEST(normalized_vectors)
+{
+    static const char *const cases[] = { "N1", "N37", "N100", "weak", "strong", "constant" };
+    for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++)
+        for (int i = 0; i < 6; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "gated_linear_attention_%s", cases[i]);
+            check_file(name, (Options){ .form = form, .eps = 1e-6 });
+        }
+}
+
+TEST(unnormalized_vectors)
+{
+    static const char *const cases[] = { "N1", "N37", "N100", "weak", "strong" };
+    for (Options o = { .features = FEATURE_MAP_IDENTITY, .unnormalized = true };
+         o.form <= FORM_QUADRATIC; o.form++) {
+        for (int i = 0; i < 5; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "gated_unnormalized_linear_attention_%s", cases[i]);
+            check_file(name, o);
+        }
+        check_file("unnormalized_linear_attention", o);
+    }
+}
+
+/* ------------------------------------------------------------------------ published recurrences
+ * Each in plain loops in double, for B sequences of N positions and H heads. */
+
+enum { B = 2, N = 77, H = 3, D = 6, M = 10, ROWS = B * N * H };
+
+static Tensor *rows(Tape *tape, uint64_t stream, int64_t width)
+{
+    return tape_input(tape, test_normal(stream, ROWS * width), shape(B, N, H, width));
+}
+
+/* The row of position n in an array [B, N, H] of rows, of head `head` in [0, B H) */
+static int64_t row_of(int64_t head, int64_t n)
+{
+    return (head / H * N + n) * H + head % H;
+}
+
+/* S <- decay S + y w^T      o = S^T x      x, y [D], w, o [columns], S [D, columns] */
+static void step(double *S, double decay, const Real *y, const Real *w, const Real *x, Real *o,
+                 int64_t columns)
+{
+    for (int64_t c = 0; c < columns; c++) {
+        double sum = 0;
+        for (int64_t d = 0; d < D; d++) {
+            S[d * columns + c] = decay * S[d * columns + c] + (double)y[d] * (double)w[c];
+            sum += S[d * columns + c] * (double)x[d];
+        }
+        o[c] = (Real)sum;
+    }
+}
+
+static void assert_rows(const Tensor *out, const Real *expected)
+{
+    assert_close(test_values(out), expected, tensor_count(out), GATES_TOLERANCE);
+}
+
+static const Options unnormalized = { .features = FEATURE_MAP_IDENTITY, .unnormalized = true };
+
+/* RetNet (Sun et al. 2023, equation 6, without its rotation of queries and keys and without the
+ * norm after it): S_n = gamma S_{n-1} + K_n^T V_n, out_n = Q_n S_n, gamma = 1 - 2^(-5 - h). */
+TEST(retention_is_a_constant_decay)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *q = rows(tape, 1, D), *k = rows(tape, 2, D), *v = rows(tape, 3, M);
+    const Real *Q = test_values(q), *K = test_values(k), *V = test_values(v);
+    Real expected[ROWS * M], log_decay[H];
+    for (int64_t h = 0; h < H; h++)
+        log_decay[h] = (Real)log(1 - exp2(-5. - (double)h));
+    for (int64_t head = 0; head < B * H; head++) {
+        double S[D * M] = { 0 };
+        for (int64_t n = 0; n < N; n++) {
+            const int64_t r = row_of(head, n);
+            step(S, 1 - exp2(-5. - (double)(head % H)), K + r * D, V + r * M, Q + r * D,
+                 expected + r * M, M);
+        }
+    }
+    Options options = unnormalized;
+    options.log_decay = tape_input(tape, log_decay, shape(H));
+    assert_rows(op_causal_linear_attention(tape, q, k, v, options, NULL), expected);
+    tape_free(tape);
+}
+
+/* Lightning attention (Qin et al. 2024, Lightning Attention-2, equation 4), in its parallel form
+ * O = ((Q K^T) o Lambda) V, Lambda_ts = lambda^(t - s) for t >= s, lambda = e^(-8 h / H), with silu
+ * of queries and keys as in MiniMax-01, without the norm after it. */
+TEST(lightning_attention_is_a_constant_decay)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *q = op_silu(tape, rows(tape, 1, D)), *k = op_silu(tape, rows(tape, 2, D));
+    Tensor *v = rows(tape, 3, M);
+    const Real *Q = test_values(q), *K = test_values(k), *V = test_values(v);
+    Real expected[ROWS * M], log_decay[H];
+    for (int64_t h = 0; h < H; h++)
+        log_decay[h] = (Real)(-8. * (double)(h + 1) / H);
+    for (int64_t head = 0; head < B * H; head++)
+        for (int64_t t = 0; t < N; t++)
+            for (int64_t m = 0; m < M; m++) {
+                double sum = 0;
+                for (int64_t s = 0; s <= t; s++)
+                    sum += test_dot(Q + row_of(head, t) * D, K + row_of(head, s) * D, D) *
+                           exp((double)log_decay[head % H] * (double)(t - s)) *
+                           (double)V[row_of(head, s) * M + m];
+                expected[row_of(head, t) * M + m] = (Real)sum;
+            }
+    Options options = unnormalized;
+    options.log_decay = tape_input(tape, log_decay, shape(H));
+    assert_rows(op_causal_linear_attention(tape, q, k, v, options, NULL), expected);
+    tape_free(tape);
+}
+
+/* Mamba-2's scan (Dao and Gu 2024, section 2.1 with scalar A, and the discretization of Mamba):
+ * S_n = e^(-A dt_n) S_{n-1} + dt_n B_n x_n^T, y_n = C_n^T S_n, without the skip connection D x.
+ * Keys are B scaled by dt; B and C are per head here. */
+TEST(the_scan_of_mamba_2)
+{
+    Tape *tape = tape_new(test_device());
+    static const Real A[H] = { 1, 2, 4 };
+    Tensor *C = rows(tape, 1, D), *keys = rows(tape, 2, D), *x = rows(tape, 3, M);
+    Tensor *dt = op_softplus(tape, rows(tape, 4, 1));
+    const Real *c = test_values(C), *b = test_values(keys), *values = test_values(x);
+    const Real *step_of = test_values(dt);
+    Real expected[ROWS * M];
+    for (int64_t head = 0; head < B * H; head++) {
+        double S[D * M] = { 0 };
+        for (int64_t n = 0; n < N; n++) {
+            const int64_t r = row_of(head, n);
+            Real y[D];
+            for (int64_t d = 0; d < D; d++)
+                y[d] = step_of[r] * b[r * D + d];
+            step(S, exp(-(double)A[head % H] * (double)step_of[r]), y, values + r * M, c + r * D,
+                 expected + r * M, M);
+        }
+    }
+    Options options = unnormalized;
+    options.log_decay = op_scale(
+        tape,
+        op_multiply(tape, op_reshape(tape, dt, shape(B, N, H)), tape_input(tape, A, shape(H))), -1);
+    keys = op_multiply(tape, keys, op_broadcast_to(tape, dt, keys->shape));
+    assert_rows(op_causal_linear_attention(tape, C, keys, x, options, NULL), expected);
+    tape_free(tape);
+}
+
+/* mLSTM (Beck et al. 2024, xLSTM, equations 19 to 27, without the stabilizer m_t, and without the
+ * output gate): C_n = f_n C_{n-1} + i_n v_n k_n^T, n_n = f_n n_{n-1} + i_n k_n,
+ * h_n = C_n q_n / max(|n_n.q_n|, 1), with f = sigmoid(f~), i = e^(i~). The log decay is
+ * log sigmoid(f~), keys are scaled by i. One unnormalized call with values [v, 1] computes C q and
+ * n.q; the test divides, because the operation's normalizer has no maximum. */
+TEST(the_memory_of_mlstm)
+{
+    enum { W = M + 1 };
+    Tape *tape = tape_new(test_device());
+    Tensor *q = rows(tape, 1, D), *k = rows(tape, 2, D), *v = rows(tape, 3, M);
+    Tensor *forget = rows(tape, 4, 1), *input = rows(tape, 5, 1);
+    const Real *Q = test_values(q), *K = test_values(k), *V = test_values(v);
+    const Real *f = test_values(forget), *in = test_values(input);
+    Real expected[ROWS * M], actual[ROWS * M];
+    for (int64_t head = 0; head < B * H; head++) {
+        double C[D * M] = { 0 }, normalizer[D] = { 0 };
+        for (int64_t n = 0; n < N; n++) {
+            const int64_t r = row_of(head, n);
+            const double decay = 1 / (1 + exp(-(double)f[r])), i = exp((double)in[r]);
+            double nq = 0;
+            Real Cq[M];
+            Real y[D];
+            for (int64_t d = 0; d < D; d++) {
+                y[d] = (Real)(i * (double)K[r * D + d]);
+                normalizer[d] = decay * normalizer[d] + i * (double)K[r * D + d];
+                nq += normalizer[d] * (double)Q[r * D + d];
+            }
+            step(C, decay, y, V + r * M, Q + r * D, Cq, M);
+            for (int64_t m = 0; m < M; m++)
+                expected[r * M + m] = (Real)((double)Cq[m] / fmax(fabs(nq), 1));
+        }
+    }
+    Options options = unnormalized;
+    Tensor *ones = op_add_scalar(tape, op_scale(tape, forget, 0), 1);
+    options.log_decay = op_log_sigmoid(tape, op_reshape(tape, forget, shape(B, N, H)));
+    k = op_multiply(tape, k, op_broadcast_to(tape, op_exp(tape, input), k->shape));
+    const Real *out = test_values(op_causal_linear_attention(
+        tape, q, k, op_concat(tape, (Tensor *[]){ v, ones }, 2, 3), options, NULL));
+    for (int64_t i = 0; i < ROWS * M; i++)
+        actual[i] =
+            (Real)((double)out[i / M * W + i % M] / fmax(fabs((double)out[i / M * W + M]), 1));
+    assert_close(actual, expected, ROWS * M, GATES_TOLERANCE);
+    tape_free(tape);
+}
+
+/* Power retention (Buckman, Gelada and Zhang 2024) of degree 2, with a gate and the sum of the
+ * weights as divisor: out_n = sum_{j<=n} w_nj v_j / sum_{j<=n} w_nj with the weights
+ * w_nj = e^(l_{j+1} + .. + l_n) (1 + q_n.k_j)^2. op_polynomial_features has all terms of degree 0 to
+ * 2, hence the 1. */
+TEST(power_retention_of_degree_2)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *q = rows(tape, 1, D), *k = rows(tape, 2, D), *v = rows(tape, 3, M);
+    Tensor *log_decay = op_scale(tape, op_softplus(tape, rows(tape, 4, 1)), -0.2);
+    const Real *Q = test_values(q), *K = test_values(k), *V = test_values(v);
+    const Real *l = test_values(log_decay);
+    Real expected[ROWS * M];
+    for (int64_t head = 0; head < B * H; head++)
+        for (int64_t n = 0; n < N; n++) {
+            double num[M] = { 0 }, den = 0, L = 0;
+            for (int64_t j = n; j >= 0; j--) {
+                const int64_t r = row_of(head, j);
+                const double qk = test_dot(Q + row_of(head, n) * D, K + r * D, D);
+                const double weight = exp(L) * (1 + qk) * (1 + qk);
+                for (int64_t m = 0; m < M; m++)
+                    num[m] += weight * (double)V[r * M + m];
+                den += weight;
+                L += (double)l[r];
+            }
+            for (int64_t m = 0; m < M; m++)
+                expected[row_of(head, n) * M + m] = (Real)(num[m] / den);
+        }
+    const Options options = { .features = FEATURE_MAP_IDENTITY,
+                              .log_decay = op_reshape(tape, log_decay, shape(B, N, H)) };
+    assert_rows(op_causal_linear_attention(tape, op_polynomial_features(tape, q),
+                                           op_polynomial_features(tape, k), v, options, NULL),
+                expected);
+    tape_free(tape);
+}
+
+/* ------------------------------------------------------------------------------------ sequences */
+
+/* The inputs of `sequences` batched sequences of N positions with `states` initial states */
+typedef struct Inputs {
+    int64_t sequences, states;
+    Options options;
+    Real *values[INPUTS];
+} Inputs;
+
+static Shape shape_of(const Inputs *in, int input)
+{
+    return input == STATE       ? shape(in->states, H, D, M + !in->options.unnormalized)
+           : input == LOG_DECAY ? shape(in->sequences, N, H)
+                                : shape(in->sequences, N, H, input == VALUE ? M : D);
+}
+
+/* Random values, log decays in [-1, 0]; states as sums of mapped keys and values, positive */
+static Inputs inputs_of(int64_t sequences, int64_t states, Options options)
+{
+    Inputs in = { .sequences = sequences, .states = states, .options = options };
+    for (int i = 0; i < INPUTS; i++) {
+        const int64_t count = shape_count(shape_of(&in, i));
+        in.values[i] = test_normal((uint64_t)i + 1, count);
+        for (int64_t k = 0; k < count && i >= LOG_DECAY; k++) {
+            const Real x = (Real)fabs(sin((double)in.values[i][k]));
+            in.values[i][k] = i == STATE ? x : -x;
+        }
+    }
+    return in;
+}
+
+static Results variables_of(Device *device, const Inputs *in)
+{
+    Results r = { .tape = tape_new(device) };
+    for (int i = 0; i < INPUTS; i++)
+        r.x[i] = tape_variable(r.tape, in->values[i], shape_of(in, i));
+    return r;
+}
+
+static Results finish(Results r)
+{
+    backward_from_both(
+        &r, tape_input(r.tape, test_normal(20, tensor_count(r.out)), r.out->shape),
+        tape_input(r.tape, test_normal(21, tensor_count(r.final_state)), r.final_state->shape));
+    return r;
+}
+
+static Results run(Device *device, const Inputs *in)
+{
+    Results r = variables_of(device, in);
+    Options options = in->options;
+    options.log_decay = r.x[LOG_DECAY];
+    options.state = r.x[STATE];
+    r.out = op_causal_linear_attention(r.tape, r.x[QUERY], r.x[KEY], r.x[VALUE], options,
+                                       &r.final_state);
+    return finish(r);
+}
+
+/* Results of the positions between cuts (cuts[0] = 0, cuts[count] = N), the state passed on; or,
+ * with states of their own, of separate sequences */
+static Results run_parts(const Inputs *in, const int64_t *cuts, int count, bool separate)
+{
+    Results r = variables_of(test_device(), in);
+    Tensor *outs[N], *states[N];
+    for (int part = 0; part < count; part++) {
+        Tensor *x[INPUTS];
+        for (int i = 0; i < STATE; i++)
+            x[i] = op_slice(r.tape, r.x[i], 1, cuts[part], cuts[part + 1] - cuts[part]);
+        Options options = in->options;
+        options.log_decay = x[LOG_DECAY];
+        options.state = separate ? op_slice(r.tape, r.x[STATE], 0, part, 1)
+                        : part   ? states[part - 1]
+                                 : r.x[STATE];
+        outs[part] =
+            op_causal_linear_attention(r.tape, x[QUERY], x[KEY], x[VALUE], options, &states[part]);
+    }
+    r.out = op_concat(r.tape, outs, count, 1);
+    r.final_state = separate ? op_concat(r.tape, states, count, 0) : states[count - 1];
+    return finish(r);
+}
+
+static void assert_same_inputs(const Results *a, const Results *b, int inputs)
+{
+    for (int i = 0; i < inputs; i++)
+        assert_close(test_values(tensor_gradient(a->x[i])), test_values(tensor_gradient(b->x[i])),
+                     tensor_count(a->x[i]), GATES_TOLERANCE);
+}
+
+static void assert_same(const Results *a, const Results *b)
+{
+    assert_close(test_values(a->out), test_values(b->out), tensor_count(a->out), GATES_TOLERANCE);
+    assert_close(test_values(a->final_state), test_values(b->final_state),
+                 tensor_count(a->final_state), GATES_TOLERANCE);
+    assert_same_inputs(a, b, INPUTS);
+}
+
+/* Normalized and not, in every form */
+#define EACH_KIND(o)                                                                               \
+    for (Options o = { 0 }; o.form <= FORM_QUADRATIC;                                              \
+         o.form += o.unnormalized, o.unnormalized = !o.unnormalized)
+
+/* One position at a time is how a model generates. */
+TEST(parts_equal_the_whole)
+{
+    EACH_KIND(kind)
+    {
+        Options options = kind;
+        const Inputs in = inputs_of(B, B, options);
+        const Results whole = run(test_device(), &in);
+        static const int64_t arbitrary[] = { 0, 1, 8, 40, 41, 72, N };
+        int64_t all[N + 1];
+        for (int64_t i = 0; i <= N; i++)
+            all[i] = i;
+        const Results parts = run_parts(&in, arbitrary, 6, false);
+        const Results positions = run_parts(&in, all, N, false);
+        assert_same(&parts, &whole);
+        assert_same(&positions, &whole);
+        tape_free(parts.tape);
+        tape_free(positions.tape);
+        tape_free(whole.tape);
+    }
+}
+
+TEST(packed_sequences_equal_separate_ones)
+{
+    static const int32_t offsets[] = { 0, 20, 21, 50, N };
+    static const int64_t cuts[] = { 0, 20, 21, 50, N };
+    EACH_KIND(kind)
+    {
+        Options options = kind;
+        Inputs in = inputs_of(1, 4, options);
+        const Results separate = run_parts(&in, cuts, 4, true);
+        Results packed = variables_of(test_device(), &in);
+        options.offsets = tape_input_i32(packed.tape, offsets, shape(5));
+        options.log_decay = packed.x[LOG_DECAY];
+        options.state = packed.x[STATE];
+        packed.out = op_causal_linear_attention(packed.tape, packed.x[QUERY], packed.x[KEY],
+                                                packed.x[VALUE], options, &packed.final_state);
+        packed = finish(packed);
+        assert_same(&packed, &separate);
+        tape_free(packed.tape);
+        tape_free(separate.tape);
+    }
+}
+
+/* The state after the last position is the state after the last valid one, and nothing reaches the
+ * keys, values and decays of masked positions. */
+TEST(masked_positions_neither_decay_nor_add)
+{
+    static const int32_t lengths[B] = { 13, N };
+    EACH_KIND(kind)
+    {
+        Options options = kind;
+        const Inputs in = inputs_of(B, B, options);
+        Results r = variables_of(test_device(), &in);
+        Tensor *first[STATE], *after;
+        for (int i = 0; i < STATE; i++)
+            first[i] = op_slice(r.tape, r.x[i], 1, 0, lengths[0]);
+        options.state = r.x[STATE];
+        options.log_decay = first[LOG_DECAY];
+        op_causal_linear_attention(r.tape, first[QUERY], first[KEY], first[VALUE], options, &after);
+        const Real *expected = test_values(after);
+        options.log_decay = r.x[LOG_DECAY];
+        options.key_lengths = tape_input_i32(r.tape, lengths, shape(B));
+        r.out = op_causal_linear_attention(r.tape, r.x[QUERY], r.x[KEY], r.x[VALUE], options,
+                                           &r.final_state);
+        r = finish(r);
+        assert_close(test_values(r.final_state), expected, tensor_count(after) / B,
+                     GATES_TOLERANCE);
+        for (int i = KEY; i <= LOG_DECAY; i++) {
+            const int64_t row = tensor_count(r.x[i]) / (B * N);
+            const Real *gradient = test_values(tensor_gradient(r.x[i]));
+            assert_identical(gradient + lengths[0] * row, test_zeros((N - lengths[0]) * row),
+                             (N - lengths[0]) * row);
+        }
+        tape_free(r.tape);
+    }
+}
+
+/* ------------------------------------------------------------------------------- extreme decays */
+
+TEST(a_log_decay_of_0_is_none)
+{
+    EACH_KIND(kind)
+    {
+        Options options = kind;
+        Inputs in = inputs_of(B, B, options);
+        memset(in.values[LOG_DECAY], 0, B * N * H * sizeof(Real));
+        const Results decayed = run(test_device(), &in);
+        Results none = variables_of(test_device(), &in);
+        options.state = none.x[STATE];
+        none.out = op_causal_linear_attention(none.tape, none.x[QUERY], none.x[KEY], none.x[VALUE],
+                                              options, &none.final_state);
+        none = finish(none);
+        assert_close(test_values(decayed.out), test_values(none.out), ROWS * M, GATES_TOLERANCE);
+        assert_close(test_values(decayed.final_state), test_values(none.final_state),
+                     tensor_count(none.final_state), GATES_TOLERANCE);
+        assert_same_inputs(&decayed, &none, LOG_DECAY);
+        tape_free(decayed.tape);
+        tape_free(none.tape);
+    }
+}
+
+/* At positions 0, 20 and 50, as sequences packed with states of 0 */
+TEST(a_log_decay_of_minus_infinity_restarts)
+{
+    static const int32_t offsets[] = { 0, 20, 50, N };
+    EACH_KIND(kind)
+    {
+        Options options = kind;
+        Inputs in = inputs_of(1, 1, options), apart = inputs_of(1, 3, options);
+        for (int64_t k = 0; k < 3 * H; k++)
+            in.values[LOG_DECAY][offsets[k / H] * H + k % H] = -(Real)INFINITY;
+        memset(apart.values[STATE], 0, (size_t)shape_count(shape_of(&apart, STATE)) * sizeof(Real));
+        Results one = run(test_device(), &in), packed = variables_of(test_device(), &apart);
+        options.offsets = tape_input_i32(packed.tape, offsets, shape(4));
+        options.log_decay = packed.x[LOG_DECAY];
+        options.state = packed.x[STATE];
+        packed.out = op_causal_linear_attention(packed.tape, packed.x[QUERY], packed.x[KEY],
+                                                packed.x[VALUE], options, &packed.final_state);
+        packed.final_state = op_slice(packed.tape, packed.final_state, 0, 2, 1);
+        packed = finish(packed);
+        assert_same_inputs(&one, &packed, STATE);
+        assert_close(test_values(one.out), test_values(packed.out), N * H * M, GATES_TOLERANCE);
+        assert_close(test_values(one.final_state), test_values(packed.final_state),
+                     tensor_count(one.final_state), GATES_TOLERANCE);
+        assert_close(test_values(tensor_gradient(one.x[STATE])),
+                     test_zeros(tensor_count(one.x[STATE])), tensor_count(one.x[STATE]), 0);
+        tape_free(one.tape);
+        tape_free(packed.tape);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- misuse */
+
+TEST(misuse_raises)
+{
+#define ATTEND(...) op_causal_linear_attention(tape, x, x, x, (Options){ __VA_ARGS__ }, NULL)
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_input(tape, test_normal(1, 60), shape(2, 5, 2, 3));
+    assert_raises("op_causal_linear_attention: log_decay is [2,5], expected [2,5,2]: one per "
+                  "position and head",
+                  ATTEND(.log_decay = tape_input(tape, test_zeros(10), shape(2, 5))));
+    assert_raises("op_causal_linear_attention: log_decay is [3], expected [2]: one per head",
+                  ATTEND(.log_decay = tape_input(tape, test_zeros(3), shape(3))));
+    assert_raises("op_causal_linear_attention: log_decay has dtype int32, expected Real",
+                  ATTEND(.log_decay = tape_input_i32(tape, (int32_t[20]){ 0 }, shape(2, 5, 2))));
+    assert_raises(
+        "op_causal_linear_attention: state is [2,2,3,4], expected [2,2,3,3]: [sequences, "
+        "H, D, M]",
+        ATTEND(.unnormalized = true, .state = tape_input(tape, test_zeros(48), shape(2, 2, 3, 4))));
+    assert_raises("op_causal_linear_attention: state is [2,2,3,3], expected [2,2,3,4]: [sequences, "
+                  "H, D, M + 1]",
+                  ATTEND(.state = tape_input(tape, test_zeros(36), shape(2, 2, 3, 3))));
+    if (!device_is_cuda(test_device())) {
+        Real *positive = test_zeros(20);
+        positive[7] = (Real)0.5;
+        assert_raises("op_causal_linear_attention: log_decay[7] is 0.5, expected 0 or less",
+                      ATTEND(.log_decay = tape_input(tape, positive, shape(2, 5, 2))));
+    }
+    tape_free(tape);
+}
+
+TEST(a_log_decay_in_bf16_raises)
+{
+    if (!test_has_bf16())
+        return;
+    Tape *tape = tape_new(test_device());
+    tape_set_precision(tape, PRECISION_BF16);
+    Tensor *x = tape_input(tape, test_normal(1, 60), shape(2, 5, 2, 3));
+    Tensor *decay = op_cast(tape, tape_input(tape, test_zeros(20), shape(2, 5, 2)), TENSOR_BF16);
+    assert_raises(
+        "op_causal_linear_attention: log_decay is stored in bf16, expected type Real; see op_cast",
+        ATTEND(.log_decay = decay));
+    tape_free(tape);
+}
+
+int main(void)
+{
+    return test_main("gates", NULL, NULL);
+}
