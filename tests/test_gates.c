@@ -1,6 +1,6 @@
 /* Linear attention with a decay, normalized and not: reference vectors, published recurrences,
- * itself with the sequence split, packed and masked, and misuse. */
-#include "tests/support.h"
+ * itself with the sequence split, packed and masked, and misuse; the layers with gates. */
+#include "tests/folder.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,9 +50,9 @@ static Tensor *entry(Tape *tape, const TensorFile *file, const char *name)
 
 static void check_file(const char *name, Options options)
 {
-    char path[96];
-    snprintf(path, sizeof path, "%s.safetensors", name);
-    TensorFile *file = test_vector_file(path);
+    char file_name[96];
+    snprintf(file_name, sizeof file_name, "%s.safetensors", name);
+    TensorFile *file = test_vector_file(file_name);
     Results r = { .tape = tape_new(test_device()) };
     for (int i = 0; i < INPUTS; i++)
         r.x[i] = entry(r.tape, file, names[i]);
@@ -573,6 +573,257 @@ TEST(a_log_decay_in_bf16_raises)
         "op_causal_linear_attention: log_decay is stored in bf16, expected type Real; see op_cast",
         ATTEND(.log_decay = decay));
     tape_free(tape);
+}
+
+/* ---------------------------------------------------------------------------------------- layers */
+
+enum { WIDTH = 12, HEADS = 3, LENGTH = 11, BATCH = 2 };
+#define FIELDS(...)                                                                                \
+    {                                                                                              \
+        .heads = HEADS, .head_dim = WIDTH / HEADS, __VA_ARGS__                                     \
+    }
+#define CONFIG(...) ((TransformerConfig)FIELDS(__VA_ARGS__))
+static const AttentionOptions all_keys = { 0 };
+
+static const TransformerConfig configs[] = {
+    FIELDS(.decay = DECAY_CONSTANT),
+    FIELDS(.decay = DECAY_LEARNED, .unnormalized = true, .features = FEATURES_IDENTITY,
+           .convolution = 4, .output_gate = true),
+    FIELDS(.unnormalized = true),
+    FIELDS(.attention = ATTENTION_DELTA_RULE),
+    FIELDS(.attention = ATTENTION_DELTA_RULE, .decay = DECAY_LEARNED, .max_beta = 2,
+           .convolution = 3, .output_gate = true),
+    FIELDS(.attention = ATTENTION_DELTA_RULE, .decay = DECAY_CONSTANT),
+    FIELDS(.attention = ATTENTION_CAUSAL_SOFTMAX, .softmax_decay = DECAY_LEARNED),
+    FIELDS(.attention = ATTENTION_CAUSAL_SOFTMAX, .softmax_decay = DECAY_CONSTANT),
+};
+enum { CONFIGS = sizeof configs / sizeof *configs };
+
+static Tensor *layer_input(Tape *tape)
+{
+    return tape_variable(tape, test_normal(9, BATCH * LENGTH * WIDTH), shape(BATCH, LENGTH, WIDTH));
+}
+
+static Tensor *weight(Params *params, const char *name)
+{
+    Tensor *found = params_find(params, name);
+    ck_assert_msg(found != NULL, "there is no weight %s", name);
+    return found;
+}
+
+/* x W^T + b with the weights a.NAME.weight and a.NAME.bias */
+static Tensor *project(Tape *tape, Params *params, const char *name, Tensor *x)
+{
+    char w[32], b[32];
+    snprintf(w, sizeof w, "a.%s.weight", name);
+    snprintf(b, sizeof b, "a.%s.bias", name);
+    return op_linear(tape, x, weight(params, w), weight(params, b));
+}
+
+/* Head h's rate falls from 1/32 to 1/512 in equal ratios; see DecayKind. */
+static Tensor *log_decay_of(Tape *tape, Params *params, DecayKind decay, Tensor *x)
+{
+    Real rates[HEADS];
+    for (int h = 0; h < HEADS; h++)
+        rates[h] = (Real)(decay == DECAY_CONSTANT ? -pow(16, -h / (HEADS - 1.)) / 32
+                                                  : log(expm1(pow(16, -h / (HEADS - 1.)) / 32)));
+    Tensor *constant = tape_input(tape, rates, shape(HEADS));
+    if (decay == DECAY_CONSTANT)
+        return op_broadcast_to(tape, constant, shape(BATCH, LENGTH, HEADS));
+    Tensor *z = op_add(tape, project(tape, params, "decay", x), constant);
+    return op_scale(tape, op_softplus(tape, z), -1);
+}
+
+/* The mixed positions, [BATCH, LENGTH, HEADS, D], of packed queries, keys and values */
+static Tensor *mix(Tape *tape, Params *params, const TransformerConfig *c, Tensor *x, Tensor **qkv)
+{
+    Tensor *log_decay = c->decay || c->softmax_decay
+                            ? log_decay_of(tape, params, c->decay + c->softmax_decay, x)
+                            : NULL;
+    if (c->attention == ATTENTION_CAUSAL_SOFTMAX)
+        return op_causal_softmax_attention(tape, qkv[0], qkv[1], qkv[2],
+                                           (SoftmaxAttentionOptions){ .log_decay = log_decay });
+    if (c->attention != ATTENTION_DELTA_RULE)
+        return op_causal_linear_attention(tape, qkv[0], qkv[1], qkv[2],
+                                          (Options){ .features = (FeatureMap)c->features,
+                                                     .eps = 1e-6,
+                                                     .unnormalized = c->unnormalized,
+                                                     .log_decay = log_decay },
+                                          NULL);
+    Tensor *beta = op_scale(tape, op_sigmoid(tape, project(tape, params, "beta", x)),
+                            c->max_beta != 0 ? c->max_beta : 1);
+    Tensor *q = op_scale(tape, op_l2_normalize(tape, qkv[0], 1e-6), 1 / sqrt(WIDTH / HEADS));
+    return op_delta_rule(tape, q, op_l2_normalize(tape, qkv[1], 1e-6), qkv[2], beta,
+                         (DeltaRuleOptions){ .log_decay = log_decay }, NULL);
+}
+
+static Tensor *compose(Tape *tape, Params *params, const TransformerConfig *c, Tensor *x)
+{
+    static const char *const parts[] = { "query", "key", "value" };
+    const Shape heads = shape(BATCH, LENGTH, HEADS, WIDTH / HEADS);
+    Tensor *qkv[3];
+    for (int i = 0; i < 3; i++)
+        qkv[i] = project(tape, params, parts[i], x);
+    if (c->convolution) {
+        Tensor *joined = op_causal_convolution(
+            tape, op_concat(tape, qkv, 3, 2), weight(params, "a.convolution.weight"),
+            weight(params, "a.convolution.bias"), (CausalConvolutionOptions){ 0 }, NULL);
+        op_split(tape, op_silu(tape, joined), 2, 3, qkv);
+    }
+    for (int i = 0; i < 3; i++)
+        qkv[i] = op_reshape(tape, qkv[i], heads);
+    Tensor *out = mix(tape, params, c, x, qkv);
+    if (c->unnormalized || c->attention == ATTENTION_DELTA_RULE)
+        out = op_rms_norm(tape, out, weight(params, "a.norm.weight"), 1e-6);
+    out = op_reshape(tape, out, x->shape);
+    if (c->output_gate)
+        out = op_multiply(tape, out, op_silu(tape, project(tape, params, "gate", x)));
+    return project(tape, params, "out", out);
+}
+
+TEST(a_layer_is_made_of_its_operations)
+{
+    for (int i = 0; i < CONFIGS; i++) {
+        Tape *tape = tape_new(test_device());
+        Params *params = params_new(test_device(), 5);
+        const Attention attention = nn_attention(params, "a", configs[i]);
+        const TransformerConfig *c = &configs[i];
+        ck_assert_int_eq(params_count(params),
+                         8 + 2 * (c->decay == DECAY_LEARNED || c->softmax_decay == DECAY_LEARNED) +
+                             3 * (c->attention == ATTENTION_DELTA_RULE) + c->unnormalized +
+                             2 * (c->convolution > 0) + 2 * c->output_gate);
+        Tensor *x = layer_input(tape), *out = nn_attention_forward(tape, &attention, x, all_keys);
+        assert_close(test_values(out), test_values(compose(tape, params, c, x)), tensor_count(x),
+                     GATES_TOLERANCE);
+        tape_free(tape);
+        params_free(params);
+    }
+}
+
+/* A bias of softmax attention's keys adds the same to all scores of a query: no gradient. */
+TEST(gradients_reach_every_weight)
+{
+    for (int i = 0; i < CONFIGS; i++) {
+        Tape *tape = tape_new(test_device());
+        Params *params = params_new(test_device(), 5);
+        const Attention attention = nn_attention(params, "a", configs[i]);
+        Tensor *x = layer_input(tape), *out = nn_attention_forward(tape, &attention, x, all_keys);
+        tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+        for (int w = 0; w < params_count(params); w++) {
+            Tensor *of = params_at(params, w);
+            const Real *gradient = test_values(tensor_gradient(of));
+            double sum = 0;
+            for (int64_t k = 0; k < tensor_count(of); k++)
+                sum += fabs((double)gradient[k]);
+            if (configs[i].attention != ATTENTION_CAUSAL_SOFTMAX || !strstr(of->name, "key.bias"))
+                ck_assert_msg(sum > 1e-6, "config %d: %s gets gradients of sum %g", i, of->name,
+                              sum);
+        }
+        tape_free(tape);
+        params_free(params);
+    }
+}
+
+TEST(layers_compute_in_bf16)
+{
+    for (int i = 0; test_has_bf16() && i < CONFIGS; i++) {
+        Params *params = params_new(test_device(), 5);
+        const Attention attention = nn_attention(params, "a", configs[i]);
+        Real *out[2];
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            Tape *tape = tape_new(test_device());
+            tape_set_precision(tape, bf16 ? PRECISION_BF16 : PRECISION_FLOAT32);
+            Tensor *result = nn_attention_forward(tape, &attention, layer_input(tape), all_keys);
+            out[bf16] = test_values(result);
+            tape_backward(tape, op_sum(tape, op_square(tape, result), ALL_AXES));
+            const Tensor *all = params_flat_gradients(params);
+            const Real *gradients = test_values(all);
+            for (int64_t k = 0; k < tensor_count(all); k++)
+                ck_assert(isfinite(gradients[k]));
+            tape_free(tape);
+        }
+        assert_close(out[1], out[0], BATCH * LENGTH * WIDTH, 5e-2);
+        params_free(params);
+    }
+}
+
+/* Three layers of the delta rule, then one of softmax attention, each with the gates of its kind */
+TEST(layers_may_differ)
+{
+    TransformerConfig config =
+        CONFIG(.layers = 4, .attention = ATTENTION_DELTA_RULE, .decay = DECAY_LEARNED,
+               .pre_norm = true, .no_final_norm = true);
+    config.layer_attention[3] = ATTENTION_CAUSAL_SOFTMAX;
+    Tape *tape = tape_new(test_device());
+    Params *params = params_new(test_device(), 5), *loaded = params_new(test_device(), 6);
+    const Transformer transformer = nn_transformer(params, "t", config);
+    const Transformer other = nn_transformer(loaded, "t", config);
+    weight(params, "t.layers.2.attention.beta.weight");
+    weight(params, "t.layers.2.attention.decay.bias");
+    weight(params, "t.layers.2.attention.norm.weight");
+    ck_assert(params_find(params, "t.layers.3.attention.beta.weight") == NULL);
+    ck_assert(params_find(params, "t.layers.3.attention.decay.weight") == NULL);
+    Tensor *x = layer_input(tape), *expected = x;
+    for (int i = 0; i < 4; i++)
+        expected = nn_transformer_layer_forward(tape, &transformer.layer[i], expected, all_keys);
+    Tensor *out = nn_transformer_forward(tape, &transformer, x, all_keys);
+    assert_identical(test_values(out), test_values(expected), tensor_count(x));
+    begin_folder("layers.safetensors");
+    assert_ok(params_save(params, path));
+    assert_ok(params_load(loaded, path));
+    end_folder();
+    assert_identical_weights(params, loaded);
+    assert_identical(test_values(nn_transformer_forward(tape, &other, x, all_keys)),
+                     test_values(out), tensor_count(x));
+    tape_free(tape);
+    params_free(params);
+    params_free(loaded);
+}
+
+TEST(invalid_gates_raise)
+{
+    Params *params = params_new(test_device(), 5);
+    TransformerConfig config = { 0 };
+    config.layer_attention[2] = (AttentionKind)8;
+    assert_raises("nn_transformer: there is no attention 8", nn_transformer(params, "t", config));
+    assert_raises("nn_transformer: there is no decay 7",
+                  nn_transformer(params, "t", CONFIG(.decay = (DecayKind)7)));
+    assert_raises("nn_transformer: there is no decay 3",
+                  nn_transformer(params, "t", CONFIG(.softmax_decay = (DecayKind)3)));
+    assert_raises("nn_attention: max_beta is 3, expected 0 < max_beta <= 2",
+                  nn_attention(params, "t", CONFIG(.max_beta = 3)));
+    assert_raises("nn_attention: max_beta is -1, expected 0 < max_beta <= 2",
+                  nn_attention(params, "t", CONFIG(.max_beta = -1)));
+    assert_raises("nn_attention: convolution is 1, expected 2 or more taps, or 0: none",
+                  nn_attention(params, "t", CONFIG(.convolution = 1)));
+    ck_assert_int_eq(params_count(params), 0);
+    params_free(params);
+}
+
+TEST(generation_has_no_gates)
+{
+    static const char *const sentence =
+        "nn_transformer_state: layer 0 has a decay, a convolution or an output gate, or is "
+        "unnormalized; expected none of them";
+    Params *params = params_new(test_device(), 5);
+    for (int i = 0; i < CONFIGS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%d", i);
+        const Transformer transformer = nn_transformer(params, name, configs[i]);
+        assert_raises(configs[i].attention == ATTENTION_DELTA_RULE
+                          ? "nn_transformer_state: the transformer's attention is "
+                            "ATTENTION_DELTA_RULE, expected ATTENTION_CAUSAL_LINEAR or "
+                            "ATTENTION_CAUSAL_SOFTMAX"
+                          : sentence,
+                      nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
+    }
+    TransformerConfig config = CONFIG(.layers = 3);
+    config.layer_attention[1] = ATTENTION_CAUSAL_SOFTMAX;
+    const Transformer transformer = nn_transformer(params, "t", config);
+    assert_raises("nn_transformer_state: layer 1 has another attention than layer 0, expected the "
+                  "same in all",
+                  nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
+    params_free(params);
 }
 
 int main(void)
