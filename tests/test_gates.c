@@ -263,10 +263,10 @@ TEST(the_memory_of_mlstm)
     tape_free(tape);
 }
 
-/* Power retention (Buckman, Gelada and Zhang 2024) of degree 2, with a gate and the sum of the
+/* Power retention (Gelada, Buckman, Zhang, Bach 2025) of degree 2, with a gate and the sum of the
  * weights as divisor: out_n = sum_{j<=n} w_nj v_j / sum_{j<=n} w_nj with the weights
- * w_nj = e^(l_{j+1} + .. + l_n) (1 + q_n.k_j)^2. op_polynomial_features has all terms of degree 0 to
- * 2, hence the 1. */
+ * w_nj = e^(l_{j+1} + .. + l_n) (1 + q_n.k_j)^2. op_polynomial_features has all terms of degree 0
+ * to 2, hence the 1. */
 TEST(power_retention_of_degree_2)
 {
     Tape *tape = tape_new(test_device());
@@ -575,7 +575,7 @@ TEST(a_log_decay_in_bf16_raises)
     tape_free(tape);
 }
 
-/* ---------------------------------------------------------------------------------------- layers */
+/* --------------------------------------------------------------------------------------- layers */
 
 enum { WIDTH = 12, HEADS = 3, LENGTH = 11, BATCH = 2 };
 #define FIELDS(...)                                                                                \
