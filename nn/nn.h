@@ -470,9 +470,10 @@ typedef struct GenerationConfig {
 
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
- * be registered before, as this allocates the flat buffers. Raises unless the attention is
- * ATTENTION_CAUSAL_LINEAR (with any feature map), ATTENTION_DELTA_RULE or
- * ATTENTION_CAUSAL_SOFTMAX without a decay in each layer, inside a replayed step, and for a precision or 8-bit weights that the device or a double-precision build lacks. */
+ * be registered before, as this allocates the flat buffers. Raises unless the attention of each
+ * layer is ATTENTION_CAUSAL_LINEAR (with any feature map), ATTENTION_DELTA_RULE or
+ * ATTENTION_CAUSAL_SOFTMAX without a decay, inside a replayed step, and for a precision or 8-bit
+ * weights that the device, a double-precision build, or layers that differ or have gates lack. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);
@@ -480,10 +481,9 @@ void nn_transformer_state_free(TransformerState *state);
 /* One decode step: row b of the result is what nn_transformer_forward computes at the next position
  * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
  * belongs to the state and is valid until the next step. It takes no tape and, after the first
- * call, allocates no memory. It may be part of a replayed step, on CUDA unless layers differ or have
- * gates: these decode by operations. Raises when a sequence already has
- * max_length positions (a replay cannot detect this: the result is NaN), and when x requires a
- * gradient. */
+ * call, allocates no memory. It may be part of a replayed step; on CUDA not with layers that differ
+ * or have gates, which decode by operations. Raises when a sequence already has max_length
+ * positions (a replay cannot detect this: the result is NaN), and when x requires a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,
