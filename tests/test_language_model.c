@@ -179,6 +179,7 @@ TEST(learns_words_and_writes_them)
         assert_runs("language_model evaluate --load @/learned --data @ %s" ON_CPU, steps[i]);
         ck_assert_double_eq_tol(number_after("heldout_bits="), bits, i == 0 ? 1e-5 : 0.02);
     }
+    assert_runs("language_model sample --load @/learned --length 5"); /* without a prompt */
     assert_runs("language_model sample --load @/learned --prompt 'tock ' --length 50 --temperature "
                 "0.5 2>/dev/null" ON_CPU);
     for (int i = 0; i < 55; i += 5)
@@ -274,10 +275,12 @@ TEST(greedy_samples_equal_the_parallel_form)
 }
 
 /* Chance is 1 of 32 values, and 1 of 2 bits. */
-TEST(softmax_attention_recalls)
+TEST(softmax_attention_recalls_and_the_delta_rule_counts_parity)
 {
     assert_runs("recall recall 500 softmax");
     ck_assert_double_gt(number_after("recall softmax: accuracy "), 90);
+    assert_runs("recall parity 300 delta"); /* a state that flips: beta reaches 2 */
+    ck_assert_double_gt(number_after("parity delta: accuracy "), 95);
     assert_runs("recall parity 10 linear");
     ck_assert_double_gt(number_after("parity linear: accuracy "), 45);
     ck_assert_int_eq(run("recall copy"), 2);
@@ -336,7 +339,9 @@ TEST(errors_are_one_sentence)
                  "train --data @ --warm-up 5 --steps 5");
     assert_fails(2, "--patience 2: expected together with --evaluate-every N\n",
                  "train --data @ --patience 2 --evaluate-every 0");
-    assert_fails(2, "--attention mean: expected softmax or linear\n", "train --attention mean");
+    assert_fails(
+        2, "--attention mean: expected softmax, linear, decay, unnormalized, delta or hybrid\n",
+        "train --attention mean");
     assert_fails(2, "sample: expected --load FILE, a checkpoint of language_model train\n",
                  "sample");
     assert_fails(2, "prepare: expected --vocabulary FILE, which it writes\n", "prepare --data @");

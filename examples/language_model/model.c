@@ -230,8 +230,8 @@ bool generate(Generator *generator, const Vocabulary *vocabulary, const char *pr
     if (!history)
         return false;
     fputs(prompt, stdout);
-    if (count == 0) /* token 0 begins a text */
-        count = 1;
+    if (count == 0)
+        history[count++] = 0; /* begins a text */
     for (int64_t i = 0; i < length && !stopped_by; i++) {
         Tensor *logits = generator_next(generator, history, count);
         uint8_t bytes[MAX_WORD];
