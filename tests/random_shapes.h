@@ -65,7 +65,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(stack, { S(B_, N_, M_), S(B_, N_, M_) })                                                   \
     ROW(gather, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_, K_) })                              \
     ROW(unfold, { S(B_, N_, M_, H_) }) ROW(unfold_inside, { S(B_, N_ + 1, M_ + 2, H_) })           \
-    ROW(conv2d, { S(B_, N_, M_ + 1, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                            \
+    ROW(conv2d, { S(B_, N_, M_ + 1, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                        \
     ROW(conv2d_3_by_3, { S(B_, N_, H_, M_), P(K_, 3, 3, M_), P(K_) })                              \
     ROW(causal_convolution, { S(B_, N_, M_), P(M_, 1 + H_), P(M_) })                               \
     ROW(convolution_state, { S(B_, N_, M_), P(M_, 1 + H_), P(M_), P(B_, H_, M_) })                 \
