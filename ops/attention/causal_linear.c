@@ -111,7 +111,8 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
 {
     const AttentionInputs *x = &s->x;
     const int64_t D = x->D, W = linear_scan_columns(s), size = 2 * D * W + 3 * (D + W);
-    double *memory = attention_workspace(x->B * x->H * (size + x->N));
+    const int64_t positions = (x->offsets ? 1 : x->B) * x->N;
+    double *memory = attention_workspace((x->B * size + positions) * x->H);
     double *dl = memory + x->B * x->H * size; /* [B, N, H]: a.da */
     EACH_ROW(head, x->B * x->H, 3 * x->N * D * W) {
         const int64_t h = head % x->H, at = head * D * W;
