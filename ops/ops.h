@@ -33,8 +33,14 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
 /* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu,
  * op_gelu_tanh or op_silu in fewer passes over memory. Saves x weight^T + bias; for relu only out,
- * on CUDA also one bit per element. Raises if bias is NULL. */
-typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_SILU } Activation;
+ * on CUDA also one bit per element. ACTIVATION_NONE is op_linear. Raises if bias is NULL. */
+typedef enum {
+    ACTIVATION_RELU,
+    ACTIVATION_GELU,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_SILU,
+    ACTIVATION_NONE
+} Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 

@@ -277,14 +277,14 @@ TEST(greedy_samples_equal_the_parallel_form)
 /* Chance is 1 of 32 values, and 1 of 2 bits. */
 TEST(softmax_attention_recalls_and_the_delta_rule_counts_parity)
 {
-    assert_runs("recall recall 500 softmax");
+    assert_runs("recall recall 500 softmax cpu");
     ck_assert_double_gt(number_after("recall softmax: accuracy "), 90);
-    assert_runs("recall parity 300 delta"); /* a state that flips: beta reaches 2 */
+    assert_runs("recall parity 300 delta cpu"); /* a state that flips: beta reaches 2 */
     ck_assert_double_gt(number_after("parity delta: accuracy "), 95);
-    assert_runs("recall parity 10 linear");
+    assert_runs("recall parity 3 linear");
     ck_assert_double_gt(number_after("parity linear: accuracy "), 45);
     ck_assert_int_eq(run("recall copy"), 2);
-    assert_says("recall: copy: expected recall|parity [STEPS [ATTENTION]]\n");
+    assert_says("recall: copy: expected recall|parity [STEPS [ATTENTION [DEVICE]]]\n");
     ck_assert_int_eq(run("recall parity 1 mean"), 2);
     assert_says("recall: mean: expected the name of a kind of attention, as softmax\n");
 }

@@ -5,7 +5,7 @@
  *   parity  of all bits so far, after each bit: a state that flips, which neither softmax nor
  *           linear attention has.
  * Each kind trains a transformer of two layers; the accuracy is that of fresh sequences.
- *     recall recall|parity [STEPS [ATTENTION]] */
+ *     recall recall|parity [STEPS [ATTENTION [DEVICE]]] */
 #include "examples/shared/attention.h"
 #include "examples/shared/program.h"
 
@@ -66,9 +66,10 @@ static Tensor *forward(Tape *tape, const Model *model, const Examples *examples)
 }
 
 /* The accuracy after training for `steps` steps. */
-static double learn(const char *attention, int steps, void (*draw)(Examples *, Random *))
+static double learn(Device *device, const char *attention, int steps,
+                    void (*draw)(Examples *, Random *))
 {
-    Params *params = params_new(device_best(), /*seed*/ 1);
+    Params *params = params_new(device, /*seed*/ 1);
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
     config.pre_norm = true, config.activation = ACTIVATION_GELU;
     attention_set(&config, attention);
@@ -79,7 +80,7 @@ static double learn(const char *attention, int steps, void (*draw)(Examples *, R
     AdamConfig adam = optim_adam_config(2e-3);
     adam.schedule = optim_cosine(/*warm_up*/ steps / 20, steps + 1, /*last*/ 0);
     Optimizer *optimizer = optim_adamw(params, adam);
-    Tape *tape = tape_new(params_device(params));
+    Tape *tape = tape_new(device);
     Random random = random_new(/*seed*/ 1, random_stream("examples"));
     double accuracy = 0;
     for (int step = 1; step <= steps + FRESH; step++) {
@@ -109,15 +110,17 @@ int main(int argc, char **argv)
     program_start("recall");
     const bool parity = argc > 1 && !strcmp(argv[1], "parity");
     if (argc < 2 || (!parity && strcmp(argv[1], "recall")))
-        fail(BAD_USE, "%s: expected recall|parity [STEPS [ATTENTION]]", argc < 2 ? "" : argv[1]);
+        fail(BAD_USE, "%s: expected recall|parity [STEPS [ATTENTION [DEVICE]]]",
+             argc < 2 ? "" : argv[1]);
     const int steps = argc > 2 ? atoi(argv[2]) : 2000;
+    Device *device = argc > 4 ? device_open(argv[4]) : device_best();
     bool found = false;
     for (int i = 0; attention_names[i]; i++) {
         if (argc > 3 && strcmp(argv[3], attention_names[i]))
             continue;
         found = true;
         printf("%s %s: accuracy %.1f %%\n", argv[1], attention_names[i],
-               100 * learn(attention_names[i], steps, parity ? draw_parity : draw_recall));
+               100 * learn(device, attention_names[i], steps, parity ? draw_parity : draw_recall));
         fflush(stdout);
     }
     if (!found)

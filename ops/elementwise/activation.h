@@ -5,9 +5,6 @@
 #include "ops/elementwise/unary_functions.h"
 #include "ops/ops.h"
 
-/* Of op_linear: f(y) = y. */
-#define ACTIVATION_NONE ((Activation)(ACTIVATION_SILU + 1))
-
 /* f(y), and g f'(y), where for relu y may be f(y). */
 MATH_FUNCTION Real activation_of(Activation f, Real y)
 {

@@ -150,7 +150,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation)
 {
-    if ((unsigned)activation > ACTIVATION_SILU)
+    if ((unsigned)activation > ACTIVATION_NONE)
         tape_error(tape, "op_linear_activation: there is no activation %d", (int)activation);
     tape_use(tape, "op_linear_activation: bias", bias); /* raises if NULL */
     return linear(tape, LINEAR_LABELS("op_linear_activation"), x, weight, bias, activation);
