@@ -62,20 +62,6 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
     return input;
 }
 
-/* Whether the kind has the gates of linear attention: the config's decay, convolution, output
- * gate. */
-static bool is_gated(AttentionKind kind)
-{
-    return kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_DELTA_RULE;
-}
-
-static DecayKind decay_of(const TransformerConfig *config)
-{
-    if (config->attention == ATTENTION_CAUSAL_SOFTMAX)
-        return config->softmax_decay;
-    return is_gated(config->attention) ? config->decay : DECAY_NONE;
-}
-
 /* Per head -r_h, or c_h; see DecayKind. */
 static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
 {
@@ -91,12 +77,12 @@ static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
     return constants;
 }
 
-/* Decay, beta, convolution, output gate and norm, as far as the kind has them. */
+/* Decay, beta, convolution, output gate and norm, as far as the config, of one layer, has them. */
 static void add_gates(Params *params, const char *name, Attention *attention,
                       const TransformerConfig *config)
 {
     const int64_t H = config->heads, D = config->head_dim, width = H * D;
-    const DecayKind decay = decay_of(config);
+    const DecayKind decay = config->softmax_decay ? config->softmax_decay : config->decay;
     const bool delta = config->attention == ATTENTION_DELTA_RULE;
     if (decay)
         attention->decay_constant = decay_constants(params, decay, H);
@@ -104,9 +90,7 @@ static void add_gates(Params *params, const char *name, Attention *attention,
         attention->decay = nn_linear_part(params, name, "decay", width, H, config->initial_std);
     if (delta)
         attention->beta = nn_linear_part(params, name, "beta", width, H, config->initial_std);
-    if (!is_gated(config->attention))
-        return;
-    attention->unnormalized = config->unnormalized && !delta;
+    attention->unnormalized = config->unnormalized;
     if (config->convolution)
         attention->convolution = nn_causal_convolution(params, nn_name(name, "convolution").text,
                                                        3 * width, config->convolution);
@@ -137,7 +121,7 @@ static Attention attention_new(Params *params, const char *name, TransformerConf
 
 Attention nn_attention(Params *params, const char *name, TransformerConfig config)
 {
-    config = nn_transformer_config("nn_attention", config);
+    config = nn_layer_config("nn_attention", config);
     const int64_t width = config.heads * config.head_dim;
     Attention attention = attention_new(params, name, config);
     attention.input = input_new(params, name, &attention, config.initial_std);
@@ -149,7 +133,7 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
 CrossAttention nn_cross_attention(Params *params, const char *name, int64_t memory_width,
                                   TransformerConfig config)
 {
-    config = nn_transformer_config("nn_cross_attention", config);
+    config = nn_layer_config("nn_cross_attention", config);
     if (config.attention != ATTENTION_LINEAR && config.attention != ATTENTION_SOFTMAX)
         error_raise("nn_cross_attention: attention is %d, expected ATTENTION_LINEAR or "
                     "ATTENTION_SOFTMAX",

@@ -124,8 +124,13 @@ Linear nn_linear_part(Params *params, const char *name, const char *part, int64_
 double nn_residual_std(const TransformerConfig *config);
 
 /* The config with its zeros replaced by defaults; raises, as function, when a field is out of
- * range. */
+ * range, or when no layer's attention reads it. nn_layer_config: of one layer, whose attention is
+ * config.attention. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
+TransformerConfig nn_layer_config(const char *function, TransformerConfig config);
+
+/* The config of this layer of a transformer: its attention, without what that does not read. */
+TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer);
 
 /* Added to the normalizer of linear attention. */
 #define ATTENTION_EPS 1e-6

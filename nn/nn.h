@@ -322,7 +322,8 @@ typedef enum {
     FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation */
 } Features;
 
-/* A field left 0 means its default, the first value in its comment. */
+/* A field left 0 means its default, the first value in its comment. One of decay, softmax_decay,
+ * unnormalized, max_beta, convolution and output_gate that no layer's attention reads raises. */
 typedef struct TransformerConfig {
     int64_t layers;          /* 4 */
     int64_t heads;           /* 8 */
@@ -456,7 +457,8 @@ Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tenso
 
 typedef struct TransformerState TransformerState;
 
-/* A field left 0 means its default, the first value in its comment. */
+/* A field left 0 means its default, the first value in its comment. One of decay, softmax_decay,
+ * unnormalized, max_beta, convolution and output_gate that no layer's attention reads raises. */
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
     int64_t max_length;  /* 1024: the most positions per sequence, of linear attention too; the KV

@@ -8,7 +8,7 @@
 /* ------------------------------------------------------------------------------------ one layer */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)
 {
-    config = nn_transformer_config("nn_transformer_layer", config);
+    config = nn_layer_config("nn_transformer_layer", config);
     const int64_t width = config.heads * config.head_dim, inner = config.feed_forward;
     TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
@@ -90,11 +90,9 @@ Transformer nn_transformer(Params *params, const char *name, TransformerConfig c
                                 .recompute = config.recompute };
     for (int i = 0; i < config.layers; i++) {
         char layer[32];
-        TransformerConfig own = config;
-        if (config.layer_attention[i])
-            own.attention = config.layer_attention[i];
         snprintf(layer, sizeof layer, "layers.%d", i);
-        transformer.layer[i] = nn_transformer_layer(params, nn_name(name, layer).text, own);
+        transformer.layer[i] =
+            nn_transformer_layer(params, nn_name(name, layer).text, nn_config_of_layer(&config, i));
     }
     if (transformer.has_norm)
         transformer.norm =

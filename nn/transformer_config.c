@@ -2,6 +2,7 @@
 #include "nn/internal.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MAX_SIZE = 1 << 20 };
 
@@ -9,6 +10,72 @@ static void check_kind(const char *function, const char *noun, int kind, int las
 {
     if (kind < 0 || kind > last)
         error_raise("%s: there is no %s %d", function, noun, kind);
+}
+
+/* ----------------------------------------------- fields that some kinds of attention read */
+#define KIND(kind) (1U << (kind))
+enum {
+    CAUSAL_LINEAR = KIND(ATTENTION_CAUSAL_LINEAR),
+    CAUSAL_SOFTMAX = KIND(ATTENTION_CAUSAL_SOFTMAX),
+    DELTA_RULE = KIND(ATTENTION_DELTA_RULE),
+    GATED = CAUSAL_LINEAR | DELTA_RULE
+};
+
+/* The kinds of the layers. */
+static unsigned kinds_of(const TransformerConfig *c)
+{
+    unsigned kinds = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        kinds |= KIND(c->layer_attention[i] ? c->layer_attention[i] : c->attention);
+    return kinds;
+}
+
+static void check_read(const char *function, const char *field, bool is_read, const char *readers)
+{
+    if (!is_read)
+        error_raise("%s: %s is set, expected attention that has it: %s", function, field, readers);
+}
+
+static void check_fields_are_read(const char *function, const TransformerConfig *c)
+{
+    const unsigned kinds = kinds_of(c);
+    const bool gated = kinds & GATED;
+    static const char either[] = "causal linear or the delta rule";
+    check_read(function, "decay", !c->decay || gated, either);
+    check_read(function, "convolution", !c->convolution || gated, either);
+    check_read(function, "output_gate", !c->output_gate || gated, either);
+    check_read(function, "unnormalized", !c->unnormalized || kinds & CAUSAL_LINEAR,
+               "causal linear");
+    check_read(function, "softmax_decay", !c->softmax_decay || kinds & CAUSAL_SOFTMAX,
+               "causal softmax");
+    check_read(function, "max_beta", !c->max_beta || kinds & DELTA_RULE, "the delta rule");
+}
+
+TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer)
+{
+    TransformerConfig c = *config;
+    if (c.layer_attention[layer])
+        c.attention = c.layer_attention[layer];
+    memset(c.layer_attention, 0, sizeof c.layer_attention);
+    const unsigned kind = KIND(c.attention);
+    if (!(kind & GATED)) {
+        c.decay = DECAY_NONE;
+        c.convolution = 0;
+        c.output_gate = false;
+    }
+    c.unnormalized = c.unnormalized && kind & CAUSAL_LINEAR;
+    if (!(kind & CAUSAL_SOFTMAX))
+        c.softmax_decay = DECAY_NONE;
+    if (!(kind & DELTA_RULE))
+        c.max_beta = 0;
+    return c;
+}
+
+/* --------------------------------------------------------------------- defaults and ranges */
+TransformerConfig nn_layer_config(const char *function, TransformerConfig c)
+{
+    memset(c.layer_attention, 0, sizeof c.layer_attention);
+    return nn_transformer_config(function, c);
 }
 
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig c)
@@ -32,9 +99,10 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     check_kind(function, "activation", (int)c.activation, ACTIVATION_SILU);
     if (!c.attention)
         c.attention = ATTENTION_CAUSAL_LINEAR;
-    if (c.max_beta == 0)
+    check_fields_are_read(function, &c);
+    if (c.max_beta == 0 && kinds_of(&c) & DELTA_RULE)
         c.max_beta = 1;
-    if (!(c.max_beta > 0 && c.max_beta <= 2))
+    if (!(c.max_beta >= 0 && c.max_beta <= 2))
         error_raise("%s: max_beta is %g, expected 0 < max_beta <= 2", function, c.max_beta);
     if (c.convolution == 1)
         error_raise("%s: convolution is 1, expected 2 or more taps, or 0: none", function);

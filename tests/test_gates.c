@@ -790,10 +790,12 @@ TEST(invalid_gates_raise)
                   nn_transformer(params, "t", CONFIG(.decay = (DecayKind)7)));
     assert_raises("nn_transformer: there is no decay 3",
                   nn_transformer(params, "t", CONFIG(.softmax_decay = (DecayKind)3)));
-    assert_raises("nn_attention: max_beta is 3, expected 0 < max_beta <= 2",
-                  nn_attention(params, "t", CONFIG(.max_beta = 3)));
-    assert_raises("nn_attention: max_beta is -1, expected 0 < max_beta <= 2",
-                  nn_attention(params, "t", CONFIG(.max_beta = -1)));
+    assert_raises(
+        "nn_attention: max_beta is 3, expected 0 < max_beta <= 2",
+        nn_attention(params, "t", CONFIG(.attention = ATTENTION_DELTA_RULE, .max_beta = 3)));
+    assert_raises(
+        "nn_attention: max_beta is -1, expected 0 < max_beta <= 2",
+        nn_attention(params, "t", CONFIG(.attention = ATTENTION_DELTA_RULE, .max_beta = -1)));
     assert_raises("nn_attention: convolution is 1, expected 2 or more taps, or 0: none",
                   nn_attention(params, "t", CONFIG(.convolution = 1)));
     ck_assert_int_eq(params_count(params), 0);
