@@ -95,7 +95,7 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
             $(if $(filter yes,$(CUDA)),$(BUILD)/tests/test_curand)
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
 helpers   = $(patsubst %.h,$(BUILD)/%.o,$(wildcard $(patsubst $(1)/%.c,$(1)/%.h,$(wildcard $(1)/*.c))))
-FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
+FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed)
 BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune $(basename $(call helpers,bench)), \
             $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c)))
 
@@ -204,6 +204,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	@mkdir -p $(BUILD)/figures
 	$(THREADS) $(BUILD)/bench/figure1 $(call FIGURE,figure1) $(if $(PYTHON),--python $(PYTHON))
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
+	$(THREADS) $(BUILD)/bench/token_speed $(call FIGURE,token_speed)
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
 include tests/checks.mk one_file.mk install.mk

@@ -96,6 +96,8 @@ check "an interpreter without PyTorch" [ "$("$build/bench/figure1" $small --pyth
 check "training_speed" "$build/bench/training_speed" $small --vocabulary 11 --layers 1 --heads 2 \
     --head-dim 8 --output "$directory/training_speed"
 results training_speed 13 softmax quadratic recurrent chunked
+check "token_speed" "$build/bench/token_speed" $small --layers 4 --heads 2 --head-dim 8 --output "$directory/token_speed"
+results token_speed 19 softmax hybrid linear decay unnormalized delta
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
 results figure2 61 softmax lsh-4 linear
