@@ -73,7 +73,7 @@ static const Option of_training[] = {
     { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL,
       "weights, windows, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
-      "CSV rows of step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds" },
+      "CSV rows of step, training_bits, heldout_bits, heldout_nats, learning_rate, seconds" },
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
       "an SVG of the bits per byte, by gnuplot" },
     { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
@@ -133,8 +133,8 @@ static const Option of_steps[] = {
 const Command language_prepare_command = {
     .program = "language_model",
     .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
-             "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016) or its\n"
-             "characters.",
+             "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016)\n"
+             "or its characters.",
     .tables = { OPTION_TABLE(of_preparation), OPTION_TABLE(texts) },
     .presets = &(const LanguageOptions){ { COMMON }, EVERYWHERE, .tokens = "pairs" },
     .size = sizeof(LanguageOptions),
@@ -157,8 +157,8 @@ const Command language_evaluate_command = {
     .program = "language_model",
     .about = "usage: language_model evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per byte of the held-out text by decode steps, as it is sampled,\n"
-             "which measures the loss by bf16 or 8-bit weights. (language_model train --load FILE\n"
-             "--evaluate uses the parallel form.)",
+             "which measures the loss by bf16 or 8-bit weights. (language_model train --load\n"
+             "FILE --evaluate uses the parallel form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(texts),
                 OPTION_TABLE(of_steps), OPTION_TABLE(device_rows) },
     .trainer = &language_train_command,
