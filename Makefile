@@ -88,7 +88,7 @@ THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 
 # A file of examples/ is a program, build/examples/NAME; larger programs have directories and become
 # build/programs/NAME; examples/shared/ is theirs.
-PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist text language_model recall $(SPEECH))
+PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist language_model recall $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech), \
             $(basename $(wildcard tests/test_*.c tests/test_*.cpp)))) \

@@ -334,8 +334,8 @@ TEST(output_that_cannot_be_written_is_an_error)
                                             "copy_task --help",
                                             "mnist --help",
                                             "mnist train --help",
-                                            "text --help",
                                             "language_model --help",
+                                            "language_model train --help",
                                             "first_program tape",
                                             "derive_attention",
                                             "derive_ctc",
@@ -417,7 +417,7 @@ TEST(pipes_are_refused)
     assert_says("pipe: it exists and is not a regular file\n");
     ck_assert_int_eq(run("copy_task --log @/pipe"), 2);
     assert_says("pipe: it exists and is not a regular file\n");
-    ck_assert_int_eq(run("text @/pipe"), 1);
+    ck_assert_int_eq(run("language_model train --train @/pipe"), 1);
     assert_says("pipe is not a regular file\n");
 }
 

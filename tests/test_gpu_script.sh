@@ -99,7 +99,7 @@ echo none >"$directory/slow"
 : >"$asked"
 check "the next call ends the part" gpu 200 prove short
 check "with the test that was interrupted" [ "$(calls '^test_attention ')" -eq 2 ] # and with FLAGS
-check "without those that have passed" [ "$(calls '^test_text')" -eq 0 ]
+check "without those that have passed" [ "$(calls '^test_tape')" -eq 0 ]
 
 # -------------------------------------------------------------------------------------------- check
 echo test_rows >"$directory/bad"

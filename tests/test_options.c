@@ -149,12 +149,22 @@ TEST(files_that_are_no_checkpoints_are_reported)
 
 TEST(every_command_prints_its_options)
 {
-    static const char *const commands[] = { "copy_task",    "mnist train",    "mnist",
-                                            "mnist sample", "mnist evaluate", "mnist benchmark",
-                                            "text" };
-    for (int i = 0; i < 7; i++) {
+    static const char *const commands[] = { "copy_task",
+                                            "mnist train",
+                                            "mnist",
+                                            "mnist sample",
+                                            "mnist evaluate",
+                                            "mnist benchmark",
+                                            "language_model prepare",
+                                            "language_model train",
+                                            "language_model evaluate",
+                                            "language_model sample" };
+    for (int i = 0; i < 10; i++) {
         assert_runs("%s --help", commands[i]);
-        assert_says(i == 0 ? "--save-every N" : i == 2 ? "mnist sample " : "--threads N");
+        assert_says(i == 0   ? "--save-every N"
+                    : i == 2 ? "mnist sample "
+                    : i == 6 ? "--vocabulary FILE"
+                             : "--threads N");
         for (const char *line = output; *line; line = strchr(line, '\n') + 1)
             ck_assert_msg(strcspn(line, "\n") <= 80, "more than 80 columns: %s", line);
     }

@@ -30,7 +30,7 @@ static const LanguageOptions presets[] = {
 };
 static const char *const preset_names[] = { "small", "shakespeare", NULL };
 static const char *const positions[] = { "learned", "none", NULL };
-const char *const optimizer_names[] = { "adamw", "radam", NULL };
+const char *const optimizer_names[] = { "adamw", "radam", "muon", "schedule-free", NULL };
 static const char *const step_precisions[] = {
     [PRECISION_FLOAT32] = "float32",
     [PRECISION_TF32] = "tf32",
@@ -56,11 +56,14 @@ static const Option of_training[] = {
     { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
       "updates in total, including those before --resume" },
     { "optimizer", CHOICE, OF_TRAINING, AT(optimizer), 0, 0, optimizer_names,
-      "with weight decay of matrices" },
+      "with weight decay of matrices; muon steps other weights by AdamW" },
+    { "learning-rate", NUMBER, OF_TRAINING, AT(common.learning_rate), 1e-6, 1, NULL,
+      "its maximum" },
     { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL, "decoupled" },
     { "beta2", NUMBER, OF_TRAINING, AT(beta2), 0, 0.999999, NULL, "of squared gradients" },
     { "warm-up", WHOLE, OF_TRAINING, AT(warm_up), 0, 1e9, NULL,
-      "steps in which the learning rate rises; then it falls by a cosine" },
+      "steps in which the learning rate rises; then it falls by a cosine, but stays constant for "
+      "schedule-free" },
     { "last-rate", NUMBER, OF_TRAINING, AT(last_rate), 0, 1, NULL,
       "factor of the learning rate at the last step" },
     { "patience", WHOLE, OF_TRAINING, AT(patience), 0, 1e6, NULL,
@@ -70,7 +73,7 @@ static const Option of_training[] = {
     { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL,
       "weights, windows, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
-      "CSV rows of step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds" },
+      "CSV rows of step, training_bits, heldout_bits, heldout_nats, learning_rate, seconds" },
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
       "an SVG of the bits per byte, by gnuplot" },
     { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
@@ -121,11 +124,17 @@ static const Option of_steps[] = {
 };
 /* clang-format on */
 
+/* Of training_rows, whose learning rate is RAdam's. */
+#define CLIP_AND_DROPOUT                                                                           \
+    {                                                                                              \
+        training_rows + 1, 2                                                                       \
+    }
+
 const Command language_prepare_command = {
     .program = "language_model",
     .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
-             "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016) or its\n"
-             "characters.",
+             "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016)\n"
+             "or its characters.",
     .tables = { OPTION_TABLE(of_preparation), OPTION_TABLE(texts) },
     .presets = &(const LanguageOptions){ { COMMON }, EVERYWHERE, .tokens = "pairs" },
     .size = sizeof(LanguageOptions),
@@ -137,7 +146,7 @@ const Command language_train_command = {
              "       language_model train --train FILE [--valid FILE | --split X] [OPTION]...\n\n"
              "Trains a transformer to predict every token of a text from the previous ones.",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
-                OPTION_TABLE(training_rows), OPTION_TABLE(texts), OPTION_TABLE(vocabulary),
+                CLIP_AND_DROPOUT, OPTION_TABLE(texts), OPTION_TABLE(vocabulary),
                 OPTION_TABLE(device_rows), OPTION_TABLE(run_rows) },
     .presets = presets,
     .size = sizeof(LanguageOptions),
@@ -148,8 +157,8 @@ const Command language_evaluate_command = {
     .program = "language_model",
     .about = "usage: language_model evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per byte of the held-out text by decode steps, as it is sampled,\n"
-             "which measures the loss by bf16 or 8-bit weights. (language_model train --load FILE\n"
-             "--evaluate uses the parallel form.)",
+             "which measures the loss by bf16 or 8-bit weights. (language_model train --load\n"
+             "FILE --evaluate uses the parallel form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(texts),
                 OPTION_TABLE(of_steps), OPTION_TABLE(device_rows) },
     .trainer = &language_train_command,
@@ -175,8 +184,8 @@ const char *language_file(const LanguageOptions *options, const char *name, cons
     if (given)
         return given;
     if (!options->data)
-        fail(BAD_USE, "expected --data DIR, with %s.txt or %s.txt.gz, or --%s FILE", name, name,
-             name);
+        fail(BAD_USE, "expected --data DIR, with %s.txt or %s.txt.gz, or --%s FILE%s", name, name,
+             name, path == paths[1] ? ", or --split X" : "");
     for (int gzipped = 0; gzipped < 2; gzipped++) {
         snprintf(path, sizeof *paths, "%s/%s.txt%s", options->data, name, gzipped ? ".gz" : "");
         if (access(path, F_OK) == 0)

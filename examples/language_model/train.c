@@ -61,6 +61,7 @@ static Tensor *loss_of(void *context)
 /* The held-out loss of windows side by side, until `tokens` targets are reached. */
 static Loss evaluate(const Run *run, int64_t tokens)
 {
+    const bool was_training = optim_set_training(run->training.optimizer, false);
     const int64_t length = run->batch.length;
     Tape *tape = run->training.scoring;
     Batch batch = batch_new(run->batch.size, length);
@@ -79,6 +80,7 @@ static Loss evaluate(const Run *run, int64_t tokens)
         tape_reset(tape);
     }
     batch_free(&batch);
+    optim_set_training(run->training.optimizer, was_training);
     return loss;
 }
 
@@ -86,6 +88,7 @@ static Loss evaluate(const Run *run, int64_t tokens)
 static void print_sample(const Run *run)
 {
     Tape *tape = run->training.scoring;
+    const bool was_training = optim_set_training(run->training.optimizer, false);
     const Precision precision = tape_precision(tape);
     tape_set_precision(tape, PRECISION_FLOAT32);
     Generator *generator = generator_new(&run->model, tape, (GenerationConfig){ 0 });
@@ -96,6 +99,7 @@ static void print_sample(const Run *run)
         fail(EXIT_FAILURE, "%s", sentence.text);
     generator_free(generator);
     tape_set_precision(tape, precision);
+    optim_set_training(run->training.optimizer, was_training);
 }
 
 /* --------------------------------------------------------------------------------------- report */
@@ -180,6 +184,11 @@ static void print_loss(const char *what, const Run *run, Loss loss, double secon
 }
 
 /* ------------------------------------------------------------------------------------- programs */
+
+static bool is_schedule_free(const LanguageOptions *options)
+{
+    return !strcmp(options->optimizer, "schedule-free");
+}
 
 static int train(Run *run)
 {
@@ -268,14 +277,32 @@ static void read_texts(Run *run)
              (long long)run->held_out.count);
 }
 
+/* Matrices by Muon, scaled so that AdamW's learning rate and weight decay serve, other weights by
+ * AdamW. */
+static Optimizer *new_muon(Params *params, AdamConfig config)
+{
+    MuonConfig muon = optim_muon_config(config.learning_rate, config.learning_rate);
+    muon.scale = MUON_MATCH_RMS_ADAMW;
+    muon.weight_decay = config.weight_decay;
+    muon.schedule = config.schedule;
+    config.schedule = optim_constant();
+    muon.rest = config;
+    muon.rest_names[2] = "positions";
+    muon.rest_names[3] = "*convolution*"; /* a row of taps per channel is no matrix */
+    return optim_muon(params, muon);
+}
+
 /* A row per name of --optimizer. */
 static Optimizer *new_optimizer(Params *params, const LanguageOptions *options)
 {
-    static Optimizer *(*const rows[])(Params *, AdamConfig) = { optim_adamw, optim_radam };
+    static Optimizer *(*const rows[])(Params *, AdamConfig) = { optim_adamw, optim_radam, new_muon,
+                                                                optim_schedule_free_adamw };
     AdamConfig config = optim_adam_config(options->common.learning_rate);
     config.beta2 = options->beta2;
     config.weight_decay = options->weight_decay;
-    if (!options->common.evaluate && options->common.steps)
+    if (is_schedule_free(options))
+        config.schedule = optim_warm_up(options->warm_up);
+    else if (!options->common.evaluate && options->common.steps)
         config.schedule = optim_cosine(options->warm_up, options->common.steps, options->last_rate);
     Optimizer *optimizer = rows[choice_index(optimizer_names, options->optimizer)](params, config);
     optim_set_group(optimizer, "*norm*", 1, 0); /* matrices alone decay */
@@ -324,9 +351,12 @@ static void check_together(const LanguageOptions *options, const Given *given)
                                                "evaluate-every",    "evaluate-tokens",
                                                "sample-every",      NULL };
     static const char *const of_linear[] = { "features", NULL };
+    static const char *const of_decay[] = { "last-rate", NULL };
     training_check(&options->common, given, of_training);
     if (!strcmp(options->common.attention, "softmax"))
         options_refuse(given, of_linear, "--attention softmax, which has none");
+    if (is_schedule_free(options))
+        options_refuse(given, of_decay, "--optimizer schedule-free, which averages instead");
     const int64_t tokens = options->common.batch * options->context;
     if (options->tokens_per_update % tokens)
         fail(BAD_USE,

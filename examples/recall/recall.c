@@ -105,6 +105,15 @@ static double learn(Device *device, const char *attention, int steps,
     return accuracy;
 }
 
+static int steps_of(const char *text)
+{
+    char *end;
+    const long steps = strtol(text, &end, 10);
+    if (end == text || *end || steps < 1 || steps > 1000000000)
+        fail(BAD_USE, "%s: expected a whole number of steps from 1 to 1000000000", text);
+    return (int)steps;
+}
+
 int main(int argc, char **argv)
 {
     program_start("recall");
@@ -112,7 +121,7 @@ int main(int argc, char **argv)
     if (argc < 2 || (!parity && strcmp(argv[1], "recall")))
         fail(BAD_USE, "%s: expected recall|parity [STEPS [ATTENTION [DEVICE]]]",
              argc < 2 ? "" : argv[1]);
-    const int steps = argc > 2 ? atoi(argv[2]) : 2000;
+    const int steps = argc > 2 ? steps_of(argv[2]) : 2000;
     Device *device = argc > 4 ? device_open(argv[4]) : device_best();
     bool found = false;
     for (int i = 0; attention_names[i]; i++) {

@@ -485,9 +485,14 @@ static bool is_same_file(const char *a, const char *b)
            (exists || !strcmp(names[0], names[1]));
 }
 
+static bool is_checkpoint(const Option *option)
+{
+    return option->kind == CHECKPOINT || option->kind == RESUMED;
+}
+
 static bool is_input(const Option *option)
 {
-    return option->kind == INPUT || option->kind == CHECKPOINT || option->kind == RESUMED;
+    return option->kind == INPUT || is_checkpoint(option);
 }
 
 /* Ends the program if it would write a file twice, or one that it reads. */
@@ -503,8 +508,8 @@ static void check_files(const Given *given)
         for (int j = 0; j < count; j++) {
             const Option *other = options[j];
             const bool written = option->kind == PATH || other->kind == PATH;
-            const bool saved = (is_input(option) && !strcmp(other->name, "save")) ||
-                               (is_input(other) && *other->name && !strcmp(option->name, "save"));
+            const bool saved = (is_checkpoint(option) && !strcmp(other->name, "save")) ||
+                               (is_checkpoint(other) && !strcmp(option->name, "save"));
             if (written && !saved && is_same_file(given->texts[i], paths[j]))
                 fail(BAD_USE, "--%s %s: expected another file than %s%s %s", option->name,
                      given->texts[i], *other->name ? "--" : "the argument", other->name, paths[j]);
