@@ -68,7 +68,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     bench_fill(prompt, 2);
     tape_set_recording(tape, false), tape_set_training(tape, false);
     nn_transformer_prefill(tape, m.state, prompt, NULL);
-    tape_reset(tape);
+    tape_free(tape); /* with the prompt */
     double ms[STEPS];
     for (int i = -WARM_UP; i < STEPS; i++) {
         const double start = bench_seconds();
@@ -79,7 +79,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     }
     figure_print(bench_timing(ms, STEPS).median, (double)device_memory(options->device).current);
     nn_transformer_state_free(m.state);
-    tape_free(steps), tape_free(tape), params_free(params);
+    tape_free(steps), params_free(params);
 }
 
 /* ----------------------------------------------------------------------------------- the figure */

@@ -253,10 +253,15 @@ static Tensor *attend_causal_softmax(Tape *tape, const Attention *attention, Ten
         append_to_cache(tape, packed, cache);
     if (!cache || !cache->lengths)
         return op_causal_softmax_attention(tape, packed, NULL, NULL, options);
-    return op_softmax_attention(tape, op_slice(tape, packed, 2, 0, attention->heads),
-                                op_transpose(tape, (Tensor *)&cache->state->keys, 1, 2),
-                                op_transpose(tape, (Tensor *)&cache->state->values, 1, 2),
-                                (SoftmaxAttentionOptions){ .key_lengths = cache->lengths });
+    /* Each head of a sequence as a sequence of one head, whose keys the cache has in a row. */
+    const int64_t B = packed->shape.size[0], H = attention->heads, D = attention->head_dim;
+    const Shape rows = shape(B * H, cache->state->keys.shape.size[2], 1, D);
+    Tensor *query = op_slice(tape, packed, 2, 0, H); /* [B, 1, H, D] */
+    Tensor *out = op_softmax_attention(tape, op_reshape(tape, query, shape(B * H, 1, 1, D)),
+                                       op_reshape(tape, (Tensor *)&cache->state->keys, rows),
+                                       op_reshape(tape, (Tensor *)&cache->state->values, rows),
+                                       (SoftmaxAttentionOptions){ .key_lengths = cache->lengths });
+    return op_reshape(tape, out, query->shape);
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */

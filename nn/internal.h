@@ -149,7 +149,8 @@ typedef struct AttentionCache {
     const LayerState *state;              /* recurrent: read; softmax: appended to */
     Real *sums_after, *convolution_after; /* output: the recurrent state after these positions */
     const int32_t *counts;                /* softmax, on the host: positions before these, [B] */
-    Tensor *lengths; /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
+    Tensor *lengths; /* softmax: int32 [B H], of each head's keys with one position more: attend to
+                      * the cache; NULL: to x alone */
 } AttentionCache;
 
 /* nn_attention_forward with a cache, nn_transformer_forward with one per layer; or NULL. */

@@ -187,7 +187,7 @@ static void set_addresses(TransformerState *state)
 /* Returns false when memory is exhausted; *bytes is the size requested last. */
 static bool allocate_memory(TransformerState *state, size_t *bytes)
 {
-    *bytes = 2 * (size_t)state->B * sizeof *state->counts;
+    *bytes = (size_t)((2 + state->H) * state->B) * sizeof *state->counts;
     state->counts = memory_allocate(*bytes);
     if (!state->counts)
         return false;

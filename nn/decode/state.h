@@ -19,7 +19,8 @@ struct TransformerState {
     LayerState layer[NN_MAX_LAYERS]; /* in data */
     Tensor out, positions;           /* returned by the functions; see set_addresses */
     int32_t *device_counts;          /* [B], in memory: positions processed per sequence */
-    int32_t *counts; /* host [2, B]: a copy of device_counts; a buffer for state_write_counts */
+    int32_t *counts; /* host [B], a copy of device_counts; buffers for state_write_counts, [B], and
+                      * for cached_lengths, [B, H] */
     bool recorded;   /* a recorded step changes device_counts: replays may have done so since */
     Tape *tape;      /* of steps on operations; NULL if an engine computes them */
     Block *weights;  /* weights as the engine stores them, or NULL */
@@ -48,11 +49,10 @@ void state_write_counts(TransformerState *state, int32_t *counts);
  * x. It changes last, so an error changes nothing: new recurrent states go to a buffer, keys and
  * values to the KV cache, where they do not count yet. */
 typedef struct ParallelForm {
-    Tensor *x, *lengths; /* lengths: as in nn_transformer_prefill */
-    Tensor
-        *cached_lengths; /* [B], for N = 1 and softmax attention: the positions in the cache, this
-                             * one included, which it attends to; or NULL */
-    int32_t *counts;     /* [B]: positions per sequence after x; overwritten */
+    Tensor *x, *lengths;    /* lengths: as in nn_transformer_prefill */
+    Tensor *cached_lengths; /* [B H], for N = 1 and softmax attention: the positions in the cache,
+                             * this one included, which each head attends to; or NULL */
+    int32_t *counts;        /* [B]: positions per sequence after x; overwritten */
 } ParallelForm;
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form);
 

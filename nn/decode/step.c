@@ -63,14 +63,17 @@ static void step_on_operations(TransformerState *state, const Tensor *x)
     tape_reset(tape);
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
-    int32_t *after = state->counts + state->B;
+    const int64_t H = state->H;
+    int32_t *after = state->counts + state->B, *lengths = after + state->B;
     for (int64_t b = 0; b < state->B; b++)
         after[b] = state->counts[b] + 1;
+    for (int64_t i = 0; i < state->B * H; i++)
+        lengths[i] = after[i / H];
     Tensor row = { .device = x->device, .data = x->data };
     row.shape = shape(state->B, 1, state->width);
     ParallelForm form = { .x = &row, .counts = after };
     if (state->softmax)
-        form.cached_lengths = tape_input_i32(tape, after, shape(state->B));
+        form.cached_lengths = tape_input_i32(tape, lengths, shape(state->B * H));
     const Tensor *out = state_advance(tape, state, form);
     device_copy(state->device, state->out.data, out->data, tensor_bytes(out));
     tape_reset(tape);
