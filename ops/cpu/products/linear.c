@@ -37,7 +37,7 @@ ALWAYS_INLINE void activate_row_backward(Activation f, int T, Real *h, Real *sum
 }
 
 /* Each block of rows has column sums of its own, which are added in order. */
-ALWAYS_INLINE void activate_backward(int T, Real *h, Gradient dbias, const Real *g, const Real *y,
+static void activate_backward(TensorType type, Real *h, Gradient dbias, const Real *g, const Real *y,
                                      Activation f, int64_t R, int64_t O)
 {
     Real *partial = device_workspace(row_blocks(R) * O);
@@ -46,8 +46,9 @@ ALWAYS_INLINE void activate_backward(int T, Real *h, Gradient dbias, const Real 
         Real *sum = partial + i * O;
         memset(sum, 0, (size_t)O * sizeof *sum);
         for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
-            BY_ACTIVATION(f, activate_row_backward, T, elements_at(T, h, r * O), sum,
-                          elements_at(T, g, r * O), elements_at(T, y, r * O), O);
+            BY_STORAGE(type, T,
+                       BY_ACTIVATION(f, activate_row_backward, T, elements_at(T, h, r * O), sum,
+                                     elements_at(T, g, r * O), elements_at(T, y, r * O), O));
     }
     if (dbias.data)
         column_sums_cpu(dbias, partial, row_blocks(R), O);
