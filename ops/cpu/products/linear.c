@@ -37,8 +37,8 @@ ALWAYS_INLINE void activate_row_backward(Activation f, int T, Real *h, Real *sum
 }
 
 /* Each block of rows has column sums of its own, which are added in order. */
-static void activate_backward(TensorType type, Real *h, Gradient dbias, const Real *g, const Real *y,
-                                     Activation f, int64_t R, int64_t O)
+static void activate_backward(TensorType type, Real *h, Gradient dbias, const Real *g,
+                              const Real *y, Activation f, int64_t R, int64_t O)
 {
     Real *partial = device_workspace(row_blocks(R) * O);
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R * O, 0.4)))
