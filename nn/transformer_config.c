@@ -48,7 +48,7 @@ static void check_fields_are_read(const char *function, const TransformerConfig 
                "causal linear");
     check_read(function, "softmax_decay", !c->softmax_decay || kinds & CAUSAL_SOFTMAX,
                "causal softmax");
-    check_read(function, "max_beta", !c->max_beta || kinds & DELTA_RULE, "the delta rule");
+    check_read(function, "max_beta", c->max_beta == 0 || kinds & DELTA_RULE, "the delta rule");
 }
 
 TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer)
