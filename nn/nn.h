@@ -457,8 +457,7 @@ Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tenso
 
 typedef struct TransformerState TransformerState;
 
-/* A field left 0 means its default, the first value in its comment. One of decay, softmax_decay,
- * unnormalized, max_beta, convolution and output_gate that no layer's attention reads raises. */
+/* A field left 0 means its default, the first value in its comment. */
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
     int64_t max_length;  /* 1024: the most positions per sequence, of linear attention too; the KV

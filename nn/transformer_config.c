@@ -12,14 +12,22 @@ static void check_kind(const char *function, const char *noun, int kind, int las
         error_raise("%s: there is no %s %d", function, noun, kind);
 }
 
-/* ----------------------------------------------- fields that some kinds of attention read */
+/* --------------------------------------------------- fields that some kinds of attention read */
 #define KIND(kind) (1U << (kind))
 enum {
     CAUSAL_LINEAR = KIND(ATTENTION_CAUSAL_LINEAR),
     CAUSAL_SOFTMAX = KIND(ATTENTION_CAUSAL_SOFTMAX),
-    DELTA_RULE = KIND(ATTENTION_DELTA_RULE),
-    GATED = CAUSAL_LINEAR | DELTA_RULE
+    DELTA_RULE = KIND(ATTENTION_DELTA_RULE)
 };
+
+/* field, the kinds that read it, their names */
+#define READ_FIELDS(ROW)                                                                           \
+    ROW(decay, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                      \
+    ROW(convolution, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
+    ROW(output_gate, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
+    ROW(unnormalized, CAUSAL_LINEAR, "causal linear")                                              \
+    ROW(softmax_decay, CAUSAL_SOFTMAX, "causal softmax")                                           \
+    ROW(max_beta, DELTA_RULE, "the delta rule")
 
 /* The kinds of the layers. */
 static unsigned kinds_of(const TransformerConfig *c)
@@ -30,25 +38,14 @@ static unsigned kinds_of(const TransformerConfig *c)
     return kinds;
 }
 
-static void check_read(const char *function, const char *field, bool is_read, const char *readers)
-{
-    if (!is_read)
-        error_raise("%s: %s is set, expected attention that has it: %s", function, field, readers);
-}
-
 static void check_fields_are_read(const char *function, const TransformerConfig *c)
 {
     const unsigned kinds = kinds_of(c);
-    const bool gated = kinds & GATED;
-    static const char either[] = "causal linear or the delta rule";
-    check_read(function, "decay", !c->decay || gated, either);
-    check_read(function, "convolution", !c->convolution || gated, either);
-    check_read(function, "output_gate", !c->output_gate || gated, either);
-    check_read(function, "unnormalized", !c->unnormalized || kinds & CAUSAL_LINEAR,
-               "causal linear");
-    check_read(function, "softmax_decay", !c->softmax_decay || kinds & CAUSAL_SOFTMAX,
-               "causal softmax");
-    check_read(function, "max_beta", c->max_beta == 0 || kinds & DELTA_RULE, "the delta rule");
+#define CHECK(field, readers, names)                                                               \
+    if (c->field != 0 && !(kinds & (readers)))                                                     \
+        error_raise("%s: %s is set, expected attention that has it: %s", function, #field, names);
+    READ_FIELDS(CHECK)
+#undef CHECK
 }
 
 TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer)
@@ -57,17 +54,11 @@ TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t la
     if (c.layer_attention[layer])
         c.attention = c.layer_attention[layer];
     memset(c.layer_attention, 0, sizeof c.layer_attention);
-    const unsigned kind = KIND(c.attention);
-    if (!(kind & GATED)) {
-        c.decay = DECAY_NONE;
-        c.convolution = 0;
-        c.output_gate = false;
-    }
-    c.unnormalized = c.unnormalized && kind & CAUSAL_LINEAR;
-    if (!(kind & CAUSAL_SOFTMAX))
-        c.softmax_decay = DECAY_NONE;
-    if (!(kind & DELTA_RULE))
-        c.max_beta = 0;
+#define CLEAR(field, readers, names)                                                               \
+    if (!(KIND(c.attention) & (readers)))                                                          \
+        c.field = 0;
+    READ_FIELDS(CLEAR)
+#undef CLEAR
     return c;
 }
 
