@@ -57,8 +57,6 @@ static const Option of_training[] = {
       "updates in total, including those before --resume" },
     { "optimizer", CHOICE, OF_TRAINING, AT(optimizer), 0, 0, optimizer_names,
       "with weight decay of matrices; muon steps other weights by AdamW" },
-    { "learning-rate", NUMBER, OF_TRAINING, AT(common.learning_rate), 1e-6, 1, NULL,
-      "its maximum" },
     { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL, "decoupled" },
     { "beta2", NUMBER, OF_TRAINING, AT(beta2), 0, 0.999999, NULL, "of squared gradients" },
     { "warm-up", WHOLE, OF_TRAINING, AT(warm_up), 0, 1e9, NULL,
@@ -124,12 +122,6 @@ static const Option of_steps[] = {
 };
 /* clang-format on */
 
-/* Of training_rows, whose learning rate is RAdam's. */
-#define CLIP_AND_DROPOUT                                                                           \
-    {                                                                                              \
-        training_rows + 1, 2                                                                       \
-    }
-
 const Command language_prepare_command = {
     .program = "language_model",
     .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
@@ -146,7 +138,7 @@ const Command language_train_command = {
              "       language_model train --train FILE [--valid FILE | --split X] [OPTION]...\n\n"
              "Trains a transformer to predict every token of a text from the previous ones.",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
-                CLIP_AND_DROPOUT, OPTION_TABLE(texts), OPTION_TABLE(vocabulary),
+                OPTION_TABLE(training_rows), OPTION_TABLE(texts), OPTION_TABLE(vocabulary),
                 OPTION_TABLE(device_rows), OPTION_TABLE(run_rows) },
     .presets = presets,
     .size = sizeof(LanguageOptions),

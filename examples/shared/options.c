@@ -41,7 +41,7 @@ const Option model_rows[5] = {
     { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden size" },
 };
 const Option training_rows[3] = {
-    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "of RAdam" },
+    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "at its highest" },
     { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL,
       "maximum norm of the gradient (0: no clipping)" },
     { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
