@@ -382,3 +382,36 @@ void figure_end(const Figure *figure, FILE *gnuplot)
     else
         printf("%s.csv, %s.json, %s.svg\n", figure->output, figure->output, figure->output);
 }
+
+/* ------------------------------------------------------------------------------------ one panel */
+static void draw_panel(const Figure *figure, const char *program, Panel panel)
+{
+    FILE *gnuplot = figure_draw(figure, program, 860, 500);
+    if (!gnuplot)
+        return;
+    fprintf(gnuplot,
+            "set lmargin at screen 0.11\nset rmargin at screen 0.71\n"
+            "set bmargin at screen 0.16\nset tmargin at screen 0.84\n"
+            "set key at screen 0.73,0.8\n"
+            "set label 1 '%s' at screen 0.41,0.955 center font ',17'\n"
+            "set label 2 '%s; %s' at screen 0.41,0.9 center textcolor '#555555'\n"
+            "set ylabel '%s'\n",
+            panel.title, figure->sizes, figure->where, panel.label);
+    figure_plot(figure, gnuplot, panel.y);
+    figure_end(figure, gnuplot);
+}
+
+void figure_run(Figure *figure, BenchOptions *options, const Line *lines, int count, Command again,
+                const char *program, Panel panel)
+{
+    if (figure->draw) {
+        figure_read(figure, lines, count);
+    } else {
+        printf("%s, %s, %s\n", panel.title, figure->sizes, bench_where(options).text);
+        for (int i = 0; i < count; i++)
+            figure_measure(figure, options, lines[i], again, 0);
+        figure_save(figure, options);
+        bench_end(options);
+    }
+    draw_panel(figure, program, panel);
+}

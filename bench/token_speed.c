@@ -83,23 +83,6 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
 }
 
 /* ----------------------------------------------------------------------------------- the figure */
-static void draw(const Figure *figure, const char *program)
-{
-    FILE *gnuplot = figure_draw(figure, program, 860, 500);
-    if (!gnuplot)
-        return;
-    fprintf(gnuplot,
-            "set lmargin at screen 0.11\nset rmargin at screen 0.67\n"
-            "set bmargin at screen 0.16\nset tmargin at screen 0.84\n"
-            "set key at screen 0.69,0.8\n"
-            "set label 1 'A decode step of a transformer' at screen 0.39,0.955 center font ',17'\n"
-            "set label 2 '%s; %s' at screen 0.39,0.9 center textcolor '#555555'\n"
-            "set ylabel 'time per token, ms'\n",
-            figure->sizes, figure->where);
-    figure_plot(figure, gnuplot, "2");
-    figure_end(figure, gnuplot);
-}
-
 int main(int argc, char **argv)
 {
     static Figure figure = { .shortest = 256,
@@ -122,18 +105,9 @@ int main(int argc, char **argv)
         measure_point(&options, &figure);
         return EXIT_SUCCESS;
     }
-    if (figure.draw) {
-        figure_read(&figure, lines, METHODS);
-        draw(&figure, argv[0]);
-        return EXIT_SUCCESS;
-    }
     snprintf(figure.sizes, sizeof figure.sizes, "%lld layers of %lld heads of %lld, one sequence",
              (long long)layers, (long long)heads, (long long)head_dim);
-    printf("a decode step, %s, %s\n", figure.sizes, bench_where(&options).text);
-    for (int i = 0; i < METHODS; i++)
-        figure_measure(&figure, &options, lines[i], again, 0);
-    figure_save(&figure, &options);
-    bench_end(&options);
-    draw(&figure, argv[0]);
+    figure_run(&figure, &options, lines, METHODS, again, argv[0],
+               (Panel){ "A decode step of a transformer", "time per token, ms", "2" });
     return EXIT_SUCCESS;
 }

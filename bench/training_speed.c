@@ -107,23 +107,6 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
 }
 
 /* ----------------------------------------------------------------------------------- the figure */
-static void draw(const Figure *figure, const char *program)
-{
-    FILE *gnuplot = figure_draw(figure, program, 860, 500);
-    if (!gnuplot)
-        return;
-    fprintf(gnuplot,
-            "set lmargin at screen 0.11\nset rmargin at screen 0.71\n"
-            "set bmargin at screen 0.16\nset tmargin at screen 0.84\n"
-            "set key at screen 0.73,0.8\n"
-            "set label 1 'A training step of a decoder' at screen 0.41,0.955 center font ',17'\n"
-            "set label 2 '%s; %s' at screen 0.41,0.9 center textcolor '#555555'\n"
-            "set ylabel 'time per step, s'\n",
-            figure->sizes, figure->where);
-    figure_plot(figure, gnuplot, "($2/1000)");
-    figure_end(figure, gnuplot);
-}
-
 int main(int argc, char **argv)
 {
     static Figure figure = { .shortest = 256,
@@ -148,21 +131,10 @@ int main(int argc, char **argv)
         measure_point(&options, &figure);
         return EXIT_SUCCESS;
     }
-    if (figure.draw) {
-        figure_read(&figure, lines, METHODS);
-        draw(&figure, argv[0]);
-        return EXIT_SUCCESS;
-    }
     snprintf(figure.sizes, sizeof figure.sizes,
              "%lld layers of %lld heads of %lld, %lld symbols, one sequence", (long long)layers,
              (long long)heads, (long long)head_dim, (long long)vocabulary);
-    printf("a training step, %lld layers, H=%lld D=%lld, %lld symbols, %s\n", (long long)layers,
-           (long long)heads, (long long)head_dim, (long long)vocabulary,
-           bench_where(&options).text);
-    for (int i = 0; i < METHODS; i++)
-        figure_measure(&figure, &options, lines[i], again, 0);
-    figure_save(&figure, &options);
-    bench_end(&options);
-    draw(&figure, argv[0]);
+    figure_run(&figure, &options, lines, METHODS, again, argv[0],
+               (Panel){ "A training step of a decoder", "time per step, s", "($2/1000)" });
     return EXIT_SUCCESS;
 }
