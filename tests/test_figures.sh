@@ -100,14 +100,14 @@ check "token_speed" "$build/bench/token_speed" $small --layers 4 --heads 2 --hea
 results token_speed 19 softmax hybrid linear decay unnormalized delta
 mkdir "$directory/books"
 cp examples/sonnets.txt "$directory/books/train.txt" && head -n 50 examples/sonnets.txt >"$directory/books/valid.txt"
-contexts="bench/contexts --build $build --data $directory/books --tokens 64 --steps 60 --evaluate-every 20 --device cpu --threads 1"
+contexts="bench/contexts --build $build --data $directory/books --tokens 64 --steps 60 --evaluate-every 20 --device cpu"
 check "contexts" $contexts --contexts 16 --attentions "linear delta" --output "$directory/contexts"
-check "contexts.csv has all steps and the results" [ "$(wc -l <"$directory/contexts.csv")" -eq 123 ]
+check "contexts.csv has all tens of steps and the results" [ "$(wc -l <"$directory/contexts.csv")" -eq 15 ]
 draws && check "contexts.svg has both" [ "$(grep -o '>linear<\|>decay<\|>delta<' "$directory/contexts.svg" | sort -u | tr -d '\n')" = ">delta<>linear<" ]
 check "contexts goes on" $contexts --contexts "16 32" --attentions "linear" --output "$directory/contexts"
 cp "$directory/said" "$directory/contexts.txt"
 check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linear, context 32" ]
-check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, spikes in [0-9]* steps$" "$directory/contexts.txt"
+check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, spikes in [0-9]* tens of steps$" "$directory/contexts.txt"
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
 results figure2 61 softmax lsh-4 linear

@@ -276,8 +276,8 @@ TEST(a_row_whose_variance_overflows_is_normalized_to_nan)
 }
 
 /* The mean of a constant row is the row's value without a rounding error, which r = 1 / sqrt(eps)
- * would magnify. In double a sum of C values has no more digits than the row: it errs by at most C / 2 units
- * in the last place. */
+ * would magnify. In double a sum of C values has no more digits than the row: it errs by at most
+ * C / 2 units in the last place. */
 static void check_constant_rows(int64_t C, bool residual, Precision precision)
 {
     enum { ROWS = 3 };
