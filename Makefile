@@ -53,12 +53,13 @@ USES_ONEDNN := $(and $(filter yes,$(ONEDNN)),$(filter float,$(REAL)),$(filter x8
 SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
 # ------------------------------------------------------------------------------------ sources and flags
-MODULES  := tensor autograd ops nn optim
-HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
+MODULES  := tensor autograd ops nn optim distributed
+HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h \
+            distributed/distributed.h
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 include cuda.mk # CUDA, CUDA_SOURCES, COMPILE_CUDA
 BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
-SOURCES  := $(shell find $(MODULES) -name '*.c' $(if $(filter no,$(CUDA)),-not -path '*/cuda/*') \
+SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' $(if $(filter no,$(CUDA)),-not -path '*/cuda/*') \
             $(if $(USES_ONEDNN),,-not -name onednn.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a

@@ -7,5 +7,6 @@
 #include "ops/ops.h"
 #include "nn/nn.h"
 #include "optim/optim.h"
+#include "distributed/distributed.h"
 
 #endif

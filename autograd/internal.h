@@ -21,6 +21,10 @@ typedef struct Chunk {
     _Alignas(max_align_t) char bytes[];
 } Chunk;
 
+/* The rank of this thread's process among several (distributed/): each draws from streams of its
+ * own. */
+extern _Thread_local uint64_t tape_process;
+
 /* The step of tape_replay. */
 typedef struct Replay {
     TapeStep *step; /* NULL: none */

@@ -18,6 +18,8 @@ void tape_free_storage(Tensor *tensor)
     tensor->data = NULL;
 }
 
+_Thread_local uint64_t tape_process;
+
 Tape *tape_new(Device *device)
 {
     if (!device)
@@ -510,6 +512,7 @@ void tape_set_random(Tape *tape, Random random)
 Random tape_draw(Tape *tape, int64_t counters)
 {
     Random before = tape->random;
+    before.stream += tape_process;
     tape->random.counter += (uint64_t)counters;
     return before;
 }

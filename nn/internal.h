@@ -36,6 +36,30 @@ struct Constant {
     Constant *next;
 };
 
+/* Elements first ... first + count - 1 of a flat buffer. */
+typedef struct FlatRange {
+    int64_t first, count;
+} FlatRange;
+
+/* How processes that train together divide the flat buffers: distributed/shards.c. Each process
+ * steps the weights of its own range. All functions are collective: all processes call them in the
+ * same order. */
+typedef struct Shards {
+    FlatRange own;
+    int rank; /* 0: this process writes the files of all */
+    /* The own range of the gradients becomes the mean over the processes. Raises, as function, if
+     * none has a gradient. */
+    void (*reduce)(const char *function, Params *params);
+    /* The sum over the processes, in their order. */
+    double (*sum)(double part);
+    /* A buffer's ranges, from those that own them, to all; and from `part`, the own range, into
+     * `whole` of rank 0. */
+    void (*gather)(const Params *params, Real *flat);
+    void (*collect)(const Params *params, Real *whole, const Real *part);
+    /* Whether all processes were successful; if one was not, tapegrad_error() has its sentence. */
+    bool (*agree)(bool ok);
+} Shards;
+
 struct Params {
     Device *device;
     uint64_t seed;
@@ -46,6 +70,8 @@ struct Params {
     Block *bf16;               /* the values in bf16; NULL until a product needs them */
     Clipping *clipping;        /* stored after the gradients */
     bool clipped;              /* the gradients were, since they were empty */
+    Shards *shards;            /* NULL: one process has all */
+    bool reduced;              /* the gradients over the processes, since they were empty */
     int frozen_version;        /* calls of params_set_requires_grad */
     Tensor flat_values, flat_gradients;
     bool freed; /* the storage, but not the handles, which report their use */
@@ -65,8 +91,13 @@ void params_written(const Params *params);
 bool params_matches(const char *pattern, const Tensor *weight);
 void params_check_pattern(const char *function, const Params *params, const char *pattern);
 
-/* Raises, as function, if weights require a gradient and none has one. */
-void params_need_gradients(const char *function, const Params *params);
+/* The elements that this process steps, and their gradients, summed over the processes. Raises, as
+ * function, if weights require a gradient and none has one. */
+FlatRange params_range(const Params *params);
+Real *params_sum_gradients(const char *function, Params *params);
+/* Whether some weight has a gradient, or none requires one; and the error, as of function. */
+bool params_have_gradients(const Params *params);
+__attribute__((noreturn)) void params_raise_no_gradients(const char *function);
 
 /* The prefix of an optimizer's entries in a checkpoint. */
 #define STATE_PREFIX "optimizer."
@@ -81,12 +112,14 @@ static const FileType FILE_TYPE_OF_REAL = FILE_F32;
 /* Flat buffers in a file: one entry per buffer and weight, whose name is the weight's path name
  * behind the buffer's prefix. */
 enum { MAX_FILE_PARTS = 3 };
+typedef struct FilePart {
+    const char *prefix; /* "" for the weights themselves */
+    Real *data;         /* in device memory, with the layout of this range of the values */
+    FlatRange range;    /* to write a file: all */
+} FilePart;
 typedef struct FileParts {
     int count;
-    struct {
-        const char *prefix; /* "" for the weights themselves */
-        Real *data;         /* in device memory, with the layout of the values */
-    } list[MAX_FILE_PARTS];
+    FilePart list[MAX_FILE_PARTS];
 } FileParts;
 
 /* Write and read parts. They return false on failure, reported as of function; reading then changes

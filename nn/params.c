@@ -65,6 +65,8 @@ void params_free(Params *params)
     if (!params)
         return;
     free_storage(params);
+    free(params->shards);
+    params->shards = NULL;
     if (memory_is_guarded()) {
         params->next_freed = guarded;
         guarded = params;
@@ -486,22 +488,41 @@ Tensor *params_flat_gradients(Params *params)
     return &params->flat_gradients;
 }
 
-void params_need_gradients(const char *function, const Params *params)
+bool params_have_gradients(const Params *params)
 {
     bool required = false;
     for (const Weight *weight = params->weights; weight; weight = weight->next) {
         if (weight->tensor.has_gradient)
-            return;
+            return true;
         required |= weight->tensor.requires_grad;
     }
-    if (required)
-        error_raise("%s: no weight has a gradient since the last step; call tape_backward first",
-                    function);
+    return !required;
+}
+
+void params_raise_no_gradients(const char *function)
+{
+    error_raise("%s: no weight has a gradient since the last step; call tape_backward first",
+                function);
+}
+
+FlatRange params_range(const Params *params)
+{
+    return params->shards ? params->shards->own : (FlatRange){ 0, params->flat_count };
+}
+
+Real *params_sum_gradients(const char *function, Params *params)
+{
+    if (params->shards && !params->reduced)
+        params->shards->reduce(function, params);
+    else if (!params->shards && !params_have_gradients(params))
+        params_raise_no_gradients(function);
+    params->reduced = params->shards != NULL;
+    return params_flat_gradients(params)->data + params_range(params).first;
 }
 
 void params_zero_gradients(Params *params)
 {
-    params->clipped = false;
+    params->clipped = params->reduced = false;
     for (Weight *weight = params->weights; weight; weight = weight->next)
         weight->tensor.has_gradient = false;
 }

@@ -35,18 +35,31 @@ void clip_gradients_plain(Real *g, Clipping *clipping, Real max_norm, int64_t n)
         g[i] *= factor;
 }
 
+/* clipping->parts = those of all processes, of which each has summed its own range. */
+static void sum_over_processes(const Params *params, Clipping *clipping)
+{
+    Clipping own;
+    device_copy_out(params->device, &own, clipping, sizeof own);
+    for (int k = 1; k < CLIP_PARTS; k++) {
+        own.parts[0] += own.parts[k];
+        own.parts[k] = 0;
+    }
+    own.parts[0] = params->shards->sum(own.parts[0]);
+    device_copy_in(params->device, clipping, &own, sizeof own);
+}
+
 void params_clip_gradients(Params *params, double maximum_norm)
 {
     if (!((Real)maximum_norm > 0))
         error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
                     maximum_norm);
-    params_need_gradients("params_clip_gradients", params);
-    Device *device = params->device;
-    Real *gradients = params_flat_gradients(params)->data;
+    Real *gradients = params_sum_gradients("params_clip_gradients", params);
     Clipping *clipping = params->clipping;
-    const int64_t n = params->flat_count;
-    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
+    const int64_t n = params_range(params).count;
+    const Kernels *kernels = kernels_on(params->device, TENSOR_REAL);
     kernels->sum_squares(clipping, gradients, n);
+    if (params->shards)
+        sum_over_processes(params, clipping);
     kernels->clip_gradients(gradients, clipping, (Real)maximum_norm, n);
     params->clipped = true;
 }

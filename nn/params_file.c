@@ -19,10 +19,15 @@ static size_t part_bytes(const Params *params)
     return (size_t)params->flat_count * sizeof(Real);
 }
 
+static int64_t offset_of(const Params *params, const Tensor *weight)
+{
+    return weight->data - params->flat_values.data;
+}
+
 /* The weight's elements in a flat buffer. */
 static Real *elements_of(const Params *params, const Tensor *weight, Real *flat)
 {
-    return flat + (weight->data - params->flat_values.data);
+    return flat + offset_of(params, weight);
 }
 
 /* The constants that have a name. */
@@ -135,7 +140,7 @@ static bool is_known(const char *function, const Params *params, const FileParts
 }
 
 /* Reads every weight of every part into host, one after the other; with write, copies each to its
- * part. */
+ * part, if that is in the part's range. */
 static bool read_parts(const Params *params, const FileParts *parts, const TensorFile *file,
                        Real *host, bool write)
 {
@@ -143,12 +148,11 @@ static bool read_parts(const Params *params, const FileParts *parts, const Tenso
     bool ok = true;
     for (int i = 0; ok && i < parts->count * weights; i++) {
         const Tensor *weight = params_at(params, i % weights);
-        ok = tensor_file_read(file, prefixed(parts->list[i / weights].prefix, weight).text,
-                              weight->shape, host);
-        if (ok && write)
-            device_copy_in(params->device,
-                           elements_of(params, weight, parts->list[i / weights].data), host,
-                           tensor_bytes(weight));
+        const FilePart *part = &parts->list[i / weights];
+        const int64_t start = offset_of(params, weight) - part->range.first;
+        ok = tensor_file_read(file, prefixed(part->prefix, weight).text, weight->shape, host);
+        if (ok && write && start >= 0 && start < part->range.count)
+            device_copy_in(params->device, part->data + start, host, tensor_bytes(weight));
     }
     return ok;
 }
@@ -183,7 +187,7 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
 static bool need_weights(const char *function, Params *params, FileParts *weights)
 {
     const char *error = params_allocate(params);
-    *weights = (FileParts){ 1, { { "", params->flat_values.data } } };
+    *weights = (FileParts){ 1, { { "", params->flat_values.data, { 0, params->flat_count } } } };
     return !error || error_report("%s: the weights %s", function, error);
 }
 

@@ -39,7 +39,7 @@ void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
 static void adam_update(const Optimizer *o, Real *p, const Real *gradients)
 {
     kernels_on(o->device, TENSOR_REAL)
-        ->adam_step(p, o->m, o->v, gradients, o->current, o->params->flat_count);
+        ->adam_step(p, o->m, o->v, gradients, o->current, o->range.count);
 }
 
 static StepScalars adam_scalars(const Optimizer *o, double learning_rate, double weight_decay)

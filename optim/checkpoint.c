@@ -12,13 +12,42 @@
 
 static FileParts parts_of(const Optimizer *optimizer)
 {
-    Real *values = params_flat_values(optimizer->params)->data, *average = optimizer->average;
+    Params *params = optimizer->params;
+    Real *values = params_flat_values(params)->data, *average = optimizer->average;
+    const FlatRange all = { 0, params->flat_count }, own = optimizer->range;
     if (average && optimizer->steps == 0)
         schedule_free_start(optimizer);
     return (FileParts){ 1 + (average ? 2 : optimizer->state_count),
-                        { { "", average ? average : values },
-                          { STATE_PREFIX "m.", optimizer->m },
-                          { STATE_PREFIX "v.", optimizer->v } } };
+                        { { "", average ? average : values, average ? own : all },
+                          { STATE_PREFIX "m.", optimizer->m, own },
+                          { STATE_PREFIX "v.", optimizer->v, own } } };
+}
+
+/* The parts of which each process has its own range become whole in the process that writes the
+ * file, in blocks of the caller. False when memory is exhausted, or without ok, in some process. */
+static bool collect(const Params *params, FileParts *parts, Block *blocks[MAX_FILE_PARTS], bool ok)
+{
+    const Shards *shards = params->shards;
+    if (!shards)
+        return ok;
+    const size_t bytes = (size_t)params->flat_count * sizeof(Real);
+    for (int i = 0; ok && shards->rank == 0 && i < parts->count; i++)
+        if (parts->list[i].data != params->flat_values.data) {
+            blocks[i] = device_allocate(params->device, bytes);
+            ok = blocks[i] ||
+                 error_report("optim_save: %s", device_exhausted(params->device, bytes).text);
+        }
+    if (!shards->agree(ok))
+        return false;
+    for (int i = 0; i < parts->count; i++) {
+        FilePart *part = &parts->list[i];
+        if (part->data == params->flat_values.data)
+            continue;
+        Real *whole = blocks[i] ? blocks[i]->data : NULL;
+        shards->collect(params, whole, part->data);
+        *part = (FilePart){ part->prefix, whole, { 0, params->flat_count } };
+    }
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------- metadata */
@@ -100,17 +129,23 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
                                 "\", which is reserved",
                                 path, texts[i].key);
     const size_t bytes = (size_t)(MAX_TEXTS + text_count) * sizeof(FileMetadata);
+    Params *params = optimizer->params;
     Texts all = { .list = memory_allocate(bytes) };
-    if (!all.list)
-        return error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
-    add_all(&all, optimizer, tape);
-    for (int i = 0; i < text_count; i++)
+    bool ok =
+        all.list || error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
+    FileParts parts = parts_of(optimizer);
+    Block *blocks[MAX_FILE_PARTS] = { NULL };
+    ok = collect(params, &parts, blocks, ok);
+    if (ok)
+        add_all(&all, optimizer, tape);
+    for (int i = 0; ok && i < text_count; i++)
         all.list[all.count++] = texts[i];
-    const FileParts parts = parts_of(optimizer);
-    const bool ok =
-        params_save_parts("optim_save", optimizer->params, &parts, all.list, all.count, path);
+    if (ok && (!params->shards || params->shards->rank == 0))
+        ok = params_save_parts("optim_save", params, &parts, all.list, all.count, path);
+    for (int i = 0; i < MAX_FILE_PARTS; i++)
+        device_free(params->device, blocks[i]);
     free(all.list);
-    return ok;
+    return params->shards ? params->shards->agree(ok) : ok;
 }
 
 /* -------------------------------------------------------------------------------------- loading */
@@ -209,7 +244,8 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
                     (!tape || read_random(reader, &random)) &&
                     params_load_parts("optim_load", optimizer->params, &parts, NULL, file, path);
     tensor_file_close(file);
-    if (!ok)
+    const Shards *shards = optimizer->params->shards;
+    if (shards ? !shards->agree(ok) : !ok)
         return false;
     *optimizer = loaded;
     if (optimizer->average)

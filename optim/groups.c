@@ -182,7 +182,7 @@ void groups_set_scalars(const Optimizer *optimizer, double learning_rate, StepSc
     }
     device_copy_in(optimizer->device, groups->block->data, scalars,
                    (size_t)groups->count * sizeof *scalars);
-    all->groups = device_table(groups);
+    all->groups = device_table(groups) + (optimizer->range.first >> groups->unit_bits);
     all->of_group = groups->block->data;
     all->unit_bits = groups->unit_bits;
 }

@@ -25,9 +25,10 @@ struct Optimizer {
     Device *device;
     const char *kind; /* the end of the name of its function: "sgd", "adamw" */
     ScalarsOf *scalars;
-    /* Before a step: computes what may exhaust memory and changes no result; or NULL. */
+    /* Before a step: computes what may exhaust memory and changes no result; or NULL. gradients and
+     * p are those of the range. */
     void (*prepare)(const Optimizer *optimizer, const Real *gradients);
-    /* The step on all weights, which reads the scalars at `current`. */
+    /* The step on the range's weights, which reads the scalars at `current`. */
     void (*update)(const Optimizer *optimizer, Real *p, const Real *gradients);
     double learning_rate; /* before the schedule's factor */
     double weight_decay;
@@ -35,7 +36,8 @@ struct Optimizer {
     Schedule schedule;
     Plateau plateau;
     int64_t steps;
-    int state_count; /* buffers in state, each with the layout of the flat values: 0 to 3 */
+    FlatRange range; /* of the flat buffers, which this process steps */
+    int state_count; /* buffers in state, each with the layout of this range: 0 to 3 */
     Block *state;
     Real *m, *v, *average; /* in state; NULL if state_count is less */
     StepScalars *current;  /* in state, after these */
@@ -51,6 +53,9 @@ struct Optimizer {
  * schedule: checks these, raising as function, and allocates the flat buffers and the state. The
  * function is "optim_" and the kind. */
 Optimizer *optim_new(const char *function, Optimizer template);
+
+/* Divides the optimizer's work as its params' shards say. */
+void optim_set_range(const char *function, Optimizer *optimizer, FlatRange range);
 
 /* Schedule-free: z = x = the weights; before a step, c; the weights = x or y. */
 void schedule_free_start(const Optimizer *o);

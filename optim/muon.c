@@ -118,11 +118,12 @@ static void muon_prepare(const Optimizer *o, const Real *gradients)
     error_enter(NULL, "optim_step");
     for (int i = 0; i < o->muon->count; i++) {
         const MuonMatrix *matrix = &o->muon->matrices[i];
-        if (!matrix->weight->requires_grad)
+        const int64_t start = matrix->offset - o->range.first;
+        if (!matrix->weight->requires_grad || start < 0 || start >= o->range.count)
             continue;
-        Real *x = o->v + matrix->offset;
-        kernels->muon_momentum(x, o->m + matrix->offset, gradients + matrix->offset, o->momentum,
-                               o->muon->nesterov, matrix->rows * matrix->columns);
+        Real *x = o->v + start;
+        kernels->muon_momentum(x, o->m + start, gradients + start, o->momentum, o->muon->nesterov,
+                               matrix->rows * matrix->columns);
         newton_schulz(o, matrix, x);
     }
 }
@@ -130,7 +131,7 @@ static void muon_prepare(const Optimizer *o, const Real *gradients)
 static void muon_update(const Optimizer *o, Real *p, const Real *gradients)
 {
     kernels_on(o->device, TENSOR_REAL)
-        ->muon_step(p, o->m, o->v, gradients, o->current, o->params->flat_count);
+        ->muon_step(p, o->m, o->v, gradients, o->current, o->range.count);
 }
 
 static StepScalars muon_scalars(const Optimizer *o, double learning_rate, double weight_decay)

@@ -37,14 +37,14 @@ static void check_template(const char *function, const Optimizer *template)
 /* ----------------------------------------------------------------------------------------- life */
 static size_t moment_bytes(const Optimizer *optimizer)
 {
-    const int64_t n = optimizer->state_count * optimizer->params->flat_count;
+    const int64_t n = optimizer->state_count * optimizer->range.count;
     return (size_t)n * sizeof(Real) + sizeof(StepScalars);
 }
 
 /* Allocates the zeroed state; false when memory is exhausted. */
 static bool allocate_state(Optimizer *optimizer)
 {
-    const int64_t n = optimizer->params->flat_count;
+    const int64_t n = optimizer->range.count;
     const size_t bytes = moment_bytes(optimizer);
     optimizer->state = device_allocate(optimizer->device, bytes);
     if (!optimizer->state)
@@ -67,6 +67,7 @@ Optimizer *optim_new(const char *function, Optimizer template)
     const char *error = params_allocate(template.params);
     if (error)
         error_raise("%s: the weights %s", function, error);
+    template.range = (FlatRange){ 0, template.params->flat_count };
     Optimizer *optimizer = memory_allocate(sizeof *optimizer);
     if (!optimizer || !allocate_state(&template)) {
         free(optimizer);
@@ -75,6 +76,20 @@ Optimizer *optim_new(const char *function, Optimizer template)
     }
     *optimizer = template;
     return optimizer;
+}
+
+void optim_set_range(const char *function, Optimizer *optimizer, FlatRange range)
+{
+    const Optimizer before = *optimizer;
+    device_free(optimizer->device, optimizer->state);
+    optimizer->range = range;
+    if (allocate_state(optimizer))
+        return;
+    const size_t bytes = moment_bytes(optimizer);
+    *optimizer = before;
+    if (!allocate_state(optimizer))
+        optimizer->state = NULL;
+    error_raise("%s: %s", function, device_exhausted(optimizer->device, bytes).text);
 }
 
 void optim_free(Optimizer *optimizer)
@@ -105,7 +120,7 @@ static void begin_step(void *context)
     optimizer->steps++;
     StepScalars scalars = optimizer->scalars(optimizer, learning_rate, optimizer->weight_decay);
     const Block *bf16 = optimizer->params->bf16;
-    scalars.bf16 = bf16 ? bf16->data : NULL;
+    scalars.bf16 = bf16 ? (uint16_t *)bf16->data + optimizer->range.first : NULL;
     groups_set_scalars(optimizer, learning_rate, &scalars);
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
@@ -132,10 +147,10 @@ void optim_step(Optimizer *optimizer)
     if (optimizer->evaluating)
         error_raise("optim_step: the weights are those of evaluation; call "
                     "optim_set_training(optimizer, true) before the forward pass");
-    params_need_gradients("optim_step", optimizer->params);
-    check_norm(optimizer->params);
-    Real *values = params_flat_values(optimizer->params)->data;
-    const Real *gradients = params_flat_gradients(optimizer->params)->data;
+    Params *params = optimizer->params;
+    const Real *gradients = params_sum_gradients("optim_step", params);
+    check_norm(params);
+    Real *values = params_flat_values(params)->data;
     if (optimizer->prepare)
         optimizer->prepare(optimizer, gradients);
     if (!device_is_capturing(optimizer->device))
@@ -144,8 +159,12 @@ void optim_step(Optimizer *optimizer)
                   ->before_replay(optimizer->device, begin_step, optimizer))
         error_raise("optim_step: a replayed step may contain one step per optimizer, this is the "
                     "second");
-    optimizer->update(optimizer, values, gradients);
-    params_zero_gradients(optimizer->params);
+    optimizer->update(optimizer, values + optimizer->range.first, gradients);
+    params_zero_gradients(params);
+    if (params->shards) {
+        params->shards->gather(params, values);
+        params_written(params);
+    }
 }
 
 bool optim_set_training(Optimizer *optimizer, bool on)

@@ -35,8 +35,7 @@ void schedule_free_weights_plain(Real *p, const Real *x, const Real *z, Real bet
 static void schedule_free_update(const Optimizer *o, Real *p, const Real *gradients)
 {
     kernels_on(o->device, TENSOR_REAL)
-        ->schedule_free_step(p, o->average, o->m, o->v, gradients, o->current,
-                             o->params->flat_count);
+        ->schedule_free_step(p, o->average, o->m, o->v, gradients, o->current, o->range.count);
 }
 
 static StepScalars schedule_free_scalars(const Optimizer *o, double learning_rate,
@@ -50,8 +49,8 @@ static StepScalars schedule_free_scalars(const Optimizer *o, double learning_rat
 
 void schedule_free_start(const Optimizer *o)
 {
-    const Real *p = params_flat_values(o->params)->data;
-    const size_t bytes = (size_t)o->params->flat_count * sizeof(Real);
+    const Real *p = params_flat_values(o->params)->data + o->range.first;
+    const size_t bytes = (size_t)o->range.count * sizeof(Real);
     device_copy(o->device, o->average, p, bytes);
     device_copy(o->device, o->m, p, bytes);
 }
@@ -67,12 +66,15 @@ void schedule_free_begin(Optimizer *o, double learning_rate)
 
 void schedule_free_set_weights(const Optimizer *o)
 {
-    Real *p = params_flat_values(o->params)->data;
-    const int64_t n = o->params->flat_count;
+    const Shards *shards = o->params->shards;
+    Real *values = params_flat_values(o->params)->data, *p = values + o->range.first;
+    const int64_t n = o->range.count;
     if (o->evaluating)
         device_copy(o->device, p, o->average, (size_t)n * sizeof(Real));
     else
         kernels_on(o->device, TENSOR_REAL)->schedule_free_weights(p, o->average, o->m, o->beta1, n);
+    if (shards)
+        shards->gather(o->params, values);
     params_written(o->params);
 }
 

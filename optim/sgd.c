@@ -22,8 +22,7 @@ void sgd_step_plain(Real *p, Real *m, const Real *gradients, const StepScalars *
 
 static void sgd_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    kernels_on(o->device, TENSOR_REAL)
-        ->sgd_step(p, o->m, gradients, o->current, o->params->flat_count);
+    kernels_on(o->device, TENSOR_REAL)->sgd_step(p, o->m, gradients, o->current, o->range.count);
 }
 
 static StepScalars sgd_scalars(const Optimizer *o, double learning_rate, double weight_decay)

@@ -13,6 +13,7 @@ static Handler installed;
 static atomic_flag error_lock = ATOMIC_FLAG_INIT; /* of `installed` and open_contexts */
 static _Thread_local char last_sentence[1024];
 _Thread_local void (*error_cleanup)(void);
+static _Thread_local ErrorHandler *without_handler;
 
 /* The context of this thread's work, by its id, or 0; and the operation. */
 static _Thread_local struct {
@@ -25,6 +26,11 @@ void tapegrad_on_error(ErrorHandler *handler, void *context)
     spin_lock(&error_lock);
     installed = (Handler){ handler, context };
     spin_unlock(&error_lock);
+}
+
+void error_set_default(ErrorHandler *handler)
+{
+    without_handler = handler;
 }
 
 const char *tapegrad_error(void)
@@ -116,6 +122,8 @@ void error_raise_arguments(const char *format, va_list arguments)
     spin_unlock(&error_lock);
     if (handler.function)
         handler.function(last_sentence, handler.context);
+    if (without_handler)
+        without_handler(last_sentence, NULL);
     fflush(NULL); /* abort loses what the program has printed */
     fprintf(stderr, "tapegrad: %s\n", last_sentence);
     abort();

@@ -92,8 +92,10 @@ static void *lasting(size_t bytes)
     Lasting *memory = malloc(sizeof *memory + bytes);
     if (!memory)
         abort(); /* ck_assert works only in tests */
-    memory->next = all_lasting;
-    all_lasting = memory;
+    memory->next = __atomic_load_n(&all_lasting, __ATOMIC_RELAXED); /* tests may have threads */
+    while (!__atomic_compare_exchange_n(&all_lasting, &memory->next, memory, true, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED))
+        ;
     return memory->bytes;
 }
 

@@ -1,0 +1,95 @@
+/* distributed/: several processes, ranks 0 ... ranks - 1, train one model. Three lines make a
+ * program parallel, which mpirun then starts several times:
+ *     dist_start();              // first
+ *     dist_optimizer(optimizer); // after its optim_... function
+ *     dist_finish();             // last
+ * Each rank computes the gradients of its own data. params_clip_gradients or optim_step averages
+ * them, each rank steps its own range of the weights and gathers the others' (ZeRO-1, Rajbhandari
+ * et al. 2020): an all-reduce moves the same number of bytes, and the optimizer's state takes
+ * 1 / ranks of the memory.
+ *
+ * "Collective" functions, optim_step, optim_save, optim_load and params_clip_gradients with such an
+ * optimizer among them, wait for all ranks: all must call them in the same order. Dropout and
+ * sampling draw other numbers on each rank. A program that mpirun has not started is rank 0 of 1
+ * and unchanged. One thread per process calls these functions. An error ends all processes. */
+#ifndef TAPEGRAD_DISTRIBUTED_H
+#define TAPEGRAD_DISTRIBUTED_H
+
+#include "optim/optim.h"
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Joins the processes that mpirun has started, by MPI. Where a handler of tapegrad_on_error returns
+ * or is not set, an error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun
+ * has started the program and it was linked without MPI (libtapegrad_mpi). Collective. */
+void dist_start(void);
+/* Waits for all ranks, and leaves them. Collective. */
+void dist_finish(void);
+/* Ends all processes at once with this exit status; rank 0 of 1 exits. */
+void dist_abort(int status) __attribute__((noreturn));
+
+int dist_rank(void);  /* 0 ... dist_ranks() - 1 */
+int dist_ranks(void); /* 1 before dist_start */
+
+/* This rank's part of count items: [first, first + count) of the result. The parts of all ranks are
+ * consecutive, and their counts differ by at most 1. */
+typedef struct DistPart {
+    int64_t first, count;
+} DistPart;
+DistPart dist_part(int64_t count);
+
+/* Divides the optimizer's state and steps between the ranks, at borders of weights, and copies rank
+ * 0's weights to all. Call it before optim_load and the first step. A checkpoint does not depend on
+ * the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank. Raises
+ * when the ranks differ in version, Real, or names, shapes or seed of the weights; when memory is
+ * exhausted; and after steps. Collective. */
+void dist_optimizer(Optimizer *optimizer);
+
+/* The weight w of this rank's gradients in their mean, sum_r w_r g_r / sum_r w_r, from the next
+ * step on: for losses that are means of w tokens. w >= 0, 1 at first, the same unit on all ranks. A
+ * rank without gradients has weight 0. */
+void dist_set_weight(Params *params, double weight);
+
+/* values [count] = their sums over the ranks, in the order of ranks: the same bits on all.
+ * Collective. */
+void dist_sum(double *values, int count);
+/* Whether here is true on any rank: for decisions that all ranks must take together, as to stop.
+ * Collective. */
+bool dist_any(bool here);
+
+/* Bytes that this rank has sent since dist_start, as a ring would send them, and the calls. */
+typedef struct DistTraffic {
+    int64_t bytes, calls;
+} DistTraffic;
+DistTraffic dist_traffic(void);
+
+/* ---------------------------------------------------------------------------------- transports
+ * What moves the bytes; dist_start uses MPI. buffer is host memory, and offsets [ranks + 1]
+ * ascends from 0: rank r has buffer[offsets[r]] ... buffer[offsets[r + 1] - 1]. */
+typedef struct DistTransport {
+    int rank, ranks;
+    void *context;
+    /* buffer = the parts of all ranks; offsets in bytes. */
+    void (*all_gather)(void *context, void *buffer, const int64_t *offsets);
+    /* The same for rank 0's buffer alone. */
+    void (*gather)(void *context, void *buffer, const int64_t *offsets);
+    /* This rank's part of buffer = the sum of all ranks' buffers; the rest becomes undefined.
+     * offsets in elements. */
+    void (*reduce_scatter)(void *context, Real *buffer, const int64_t *offsets);
+    /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes with
+     * this exit status. */
+    void (*end)(void *context, int status);
+} DistTransport;
+
+/* dist_start with another transport. A thread may be a rank: the calls of each thread are its own.
+ */
+void dist_start_with(DistTransport transport);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
+#endif

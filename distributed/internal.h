@@ -1,0 +1,20 @@
+/* The files of distributed/ among themselves. */
+#ifndef TAPEGRAD_DISTRIBUTED_INTERNAL_H
+#define TAPEGRAD_DISTRIBUTED_INTERNAL_H
+
+#include "distributed/distributed.h"
+
+#include "optim/internal.h"
+
+enum { DIST_MAX_RANKS = 4096 };
+
+/* The transport's collective functions, of this thread's ranks. Without ranks they do nothing.
+ * offsets as in DistTransport. */
+void dist_all_gather(void *buffer, const int64_t *offsets);
+void dist_gather(void *buffer, const int64_t *offsets);
+void dist_reduce_scatter(Real *buffer, const int64_t *offsets);
+
+/* all [ranks][bytes]: each rank's own row becomes everyone's. */
+void dist_all_gather_rows(void *all, size_t bytes);
+
+#endif

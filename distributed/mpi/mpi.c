@@ -1,0 +1,192 @@
+/* dist_start by MPI. All of its calls are made by the thread that called dist_start. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "distributed/distributed.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static void *allocate(size_t bytes)
+{
+    void *memory = malloc(bytes);
+    if (!memory) {
+        fprintf(stderr, "dist: memory is exhausted\n");
+        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    }
+    return memory;
+}
+
+/* MPI 3 counts in int. */
+static void counts_of(const int64_t *offsets, int ranks, int *counts, int *starts)
+{
+    for (int r = 0; r < ranks; r++) {
+        if (offsets[ranks] > INT_MAX) {
+            fprintf(stderr, "dist: %lld elements, expected at most %d\n", (long long)offsets[ranks],
+                    INT_MAX);
+            MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+        }
+        starts[r] = (int)offsets[r];
+        counts[r] = (int)(offsets[r + 1] - offsets[r]);
+    }
+}
+
+/* A type of 64 bytes, if all offsets are multiples of it, so that parts may exceed 2 GB. */
+static int64_t unit_of(const int64_t *offsets, int ranks)
+{
+    for (int r = 0; r <= ranks; r++)
+        if (offsets[r] % 64)
+            return 1;
+    return 64;
+}
+
+/* counts and starts of the offsets / unit */
+static int *scaled_counts(const int64_t *offsets, int64_t unit, int ranks, int **starts)
+{
+    int64_t *scaled = allocate((size_t)(ranks + 1) * sizeof *scaled);
+    int *counts = allocate(2 * (size_t)ranks * sizeof *counts);
+    for (int r = 0; r <= ranks; r++)
+        scaled[r] = offsets[r] / unit;
+    *starts = counts + ranks;
+    counts_of(scaled, ranks, counts, *starts);
+    free(scaled);
+    return counts;
+}
+
+static MPI_Datatype bytes_type(int64_t unit)
+{
+    static MPI_Datatype line;
+    if (unit == 1)
+        return MPI_BYTE;
+    if (!line) {
+        MPI_Type_contiguous(64, MPI_BYTE, &line);
+        MPI_Type_commit(&line);
+    }
+    return line;
+}
+
+static int rank_of(void)
+{
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+
+static int ranks_of(void)
+{
+    int ranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    return ranks;
+}
+
+static void all_gather(void *context, void *buffer, const int64_t *offsets)
+{
+    (void)context;
+    const int64_t unit = unit_of(offsets, ranks_of());
+    int *starts, *counts = scaled_counts(offsets, unit, ranks_of(), &starts);
+    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, counts, starts, bytes_type(unit),
+                   MPI_COMM_WORLD);
+    free(counts);
+}
+
+static void gather(void *context, void *buffer, const int64_t *offsets)
+{
+    (void)context;
+    const int rank = rank_of();
+    const int64_t unit = unit_of(offsets, ranks_of());
+    int *starts, *counts = scaled_counts(offsets, unit, ranks_of(), &starts);
+    const MPI_Datatype type = bytes_type(unit);
+    if (rank == 0)
+        MPI_Gatherv(MPI_IN_PLACE, 0, type, buffer, counts, starts, type, 0, MPI_COMM_WORLD);
+    else
+        MPI_Gatherv((char *)buffer + offsets[rank], counts[rank], type, NULL, NULL, NULL, type, 0,
+                    MPI_COMM_WORLD);
+    free(counts);
+}
+
+/* In place, MPI leaves this rank's part at the start of the buffer. */
+static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
+{
+    (void)context;
+    const int rank = rank_of();
+    int *starts, *counts = scaled_counts(offsets, 1, ranks_of(), &starts);
+    MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts,
+                       sizeof(Real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM,
+                       MPI_COMM_WORLD);
+    memmove(buffer + offsets[rank], buffer, (size_t)counts[rank] * sizeof *buffer);
+    free(counts);
+}
+
+static void end(void *context, int status)
+{
+    (void)context;
+    if (status != 0)
+        MPI_Abort(MPI_COMM_WORLD, status);
+    MPI_Finalize();
+}
+
+/* -------------------------------------------------------------------------------- the processors */
+
+/* mpirun binds a process to one core unless it is told otherwise; with more threads than
+ * processors they wait for each other. */
+static void report_processors(int rank)
+{
+#ifdef _OPENMP
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    MPI_Comm machine;
+    int neighbours, own = CPU_COUNT(&allowed), all;
+    const int threads = omp_get_max_threads();
+    cpu_set_t together;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_size(machine, &neighbours);
+    MPI_Allreduce(&allowed, &together, (int)sizeof allowed, MPI_BYTE, MPI_BOR, machine);
+    MPI_Comm_free(&machine);
+    all = CPU_COUNT(&together);
+    if (threads > own)
+        fprintf(stderr,
+                "rank %d: %d threads on %d processors: start it by mpirun --bind-to none, or with "
+                "OMP_NUM_THREADS=%d\n",
+                rank, threads, own, own);
+    else if (rank == 0 && neighbours * threads > all)
+        fprintf(stderr,
+                "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start fewer\n",
+                neighbours, threads, all, all > neighbours ? all / neighbours : 1);
+#else
+    (void)rank;
+#endif
+}
+
+/* Only under mpirun (of Open MPI or MPICH, or Slurm's srun): MPI alone would start a daemon. */
+static bool is_started_by_mpi(void)
+{
+    static const char *const variables[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
+                                             "PMIX_RANK" };
+    for (int i = 0; i < 4; i++)
+        if (getenv(variables[i]))
+            return true;
+    return false;
+}
+
+void dist_start(void)
+{
+    if (!is_started_by_mpi())
+        return;
+    int done;
+    MPI_Initialized(&done);
+    if (!done)
+        MPI_Init(NULL, NULL);
+    dist_start_with((DistTransport){ .rank = rank_of(),
+                                     .ranks = ranks_of(),
+                                     .all_gather = all_gather,
+                                     .gather = gather,
+                                     .reduce_scatter = reduce_scatter,
+                                     .end = end });
+    report_processors(rank_of());
+}

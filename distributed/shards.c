@@ -1,0 +1,271 @@
+/* A sharded optimizer (ZeRO-1: Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training
+ * Trillion Parameter Models, section 5.1). With w_r and g_r the weight and the gradients of rank r:
+ *   reduce-scatter   rank r gets its own range of g = sum_r w_r g_r / sum_r w_r
+ *   clip             |g|^2 = sum_r |g of r's own range|^2
+ *   step             rank r's own range of the weights, which only it has m and v for
+ *   all-gather       all ranges of the weights
+ * An all-reduce consists of the same reduce-scatter and all-gather. Ranges end between weights,
+ * joined ones undivided, so that Muon's matrices are whole. */
+#include "distributed/internal.h"
+#include "ops/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* In Params, behind its Shards. */
+typedef struct Division {
+    Shards shards;
+    double weight;
+    int64_t offsets[]; /* [ranks + 1], in elements of the flat buffers */
+} Division;
+
+static const Division *division_of(const Params *params)
+{
+    return (const Division *)params->shards;
+}
+
+/* ------------------------------------------------------------------------------------ the ranges */
+
+/* Ranges of about the same size: border r is the start of the weight that is nearest to count r /
+ * ranks. Weights that are not joined start at multiples of 16 elements, as kernels expect. */
+static void divide(const Params *params, int64_t *offsets, int ranks)
+{
+    int64_t border = 0;
+    int i = 0;
+    offsets[0] = 0;
+    for (int r = 1; r < ranks; r++) {
+        const double target = (double)params->flat_count * r / ranks;
+        for (; i < params_count(params); i++) {
+            const Tensor *weight = params_at(params, i);
+            const int64_t start = weight->data - params->flat_values.data;
+            if (weight->base && weight->base->data != weight->data)
+                continue;
+            if (fabs((double)start - target) > fabs((double)border - target))
+                break;
+            border = start;
+        }
+        if (fabs((double)params->flat_count - target) < fabs((double)border - target))
+            border = params->flat_count;
+        offsets[r] = border;
+    }
+    offsets[ranks] = params->flat_count;
+}
+
+static void bytes_of(const Division *division, int64_t *bytes)
+{
+    for (int r = 0; r <= dist_ranks(); r++)
+        bytes[r] = division->offsets[r] * (int64_t)sizeof(Real);
+}
+
+/* -------------------------------------------------------------------------- through host memory
+ * The transport moves host memory; a device's own memory is copied. */
+static Real *host_copy(const char *function, const Params *params, const Real *flat)
+{
+    if (!device_is_cuda(params->device))
+        return (Real *)flat;
+    const size_t bytes = (size_t)params->flat_count * sizeof(Real);
+    Real *host = memory_allocate(bytes);
+    if (!host)
+        error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
+    if (flat)
+        device_copy_out(params->device, host, flat, bytes);
+    return host;
+}
+
+static void host_free(const Params *params, Real *host)
+{
+    if (device_is_cuda(params->device))
+        free(host);
+}
+
+static void copy_back(const Params *params, Real *flat, const Real *host, FlatRange range)
+{
+    if (device_is_cuda(params->device))
+        device_copy_in(params->device, flat + range.first, host + range.first,
+                       (size_t)range.count * sizeof(Real));
+}
+
+/* ------------------------------------------------------------------------------------ functions */
+
+/* The factor of this rank's gradients in their mean. */
+static double share_of(const char *function, const Params *params)
+{
+    const bool has = params_have_gradients(params);
+    double own = has ? division_of(params)->weight : 0, total = own, any = has;
+    double sums[] = { total, any };
+    dist_sum(sums, 2);
+    if (sums[1] == 0)
+        params_raise_no_gradients(function);
+    if (sums[0] == 0)
+        error_raise("%s: the weights of all ranks are 0; see dist_set_weight", function);
+    return own / sums[0];
+}
+
+static void reduce(const char *function, Params *params)
+{
+    if (device_is_capturing(params->device))
+        error_raise("%s: this step is replayed, expected a step without tape_replay: it "
+                    "exchanges gradients with other processes",
+                    function);
+    const Division *division = division_of(params);
+    const double share = share_of(function, params);
+    Real *gradients = params_flat_gradients(params)->data;
+    kernels_on(params->device, TENSOR_REAL)
+        ->unary_forward(UNARY_scale, gradients, gradients, (Constants){ (Real)share, 0 },
+                        params->flat_count);
+    Real *host = host_copy(function, params, gradients);
+    dist_reduce_scatter(host, division->offsets);
+    copy_back(params, gradients, host, division->shards.own);
+    host_free(params, host);
+}
+
+static double sum(double part)
+{
+    dist_sum(&part, 1);
+    return part;
+}
+
+static void gather(const Params *params, Real *flat)
+{
+    int64_t bytes[DIST_MAX_RANKS + 1];
+    bytes_of(division_of(params), bytes);
+    Real *host = host_copy("optim_step", params, flat);
+    dist_all_gather(host, bytes);
+    copy_back(params, flat, host, (FlatRange){ 0, params->flat_count });
+    host_free(params, host);
+}
+
+static void collect(const Params *params, Real *whole, const Real *part)
+{
+    const Division *division = division_of(params);
+    const FlatRange own = division->shards.own;
+    const size_t own_bytes = (size_t)own.count * sizeof(Real);
+    int64_t bytes[DIST_MAX_RANKS + 1];
+    bytes_of(division, bytes);
+    Real *host = memory_allocate((size_t)bytes[dist_ranks()]);
+    if (!host)
+        error_raise("optim_save: memory is exhausted");
+    device_copy_out(params->device, host + own.first, part, own_bytes);
+    dist_gather(host, bytes);
+    if (whole)
+        device_copy_in(params->device, whole, host, (size_t)bytes[dist_ranks()]);
+    free(host);
+}
+
+static bool agree(bool ok)
+{
+    enum { BYTES = 512 };
+    char *all = memory_allocate((size_t)dist_ranks() * BYTES);
+    if (!all)
+        error_raise("dist: memory is exhausted");
+    memset(all, 0, (size_t)dist_ranks() * BYTES);
+    if (!ok)
+        snprintf(all + dist_rank() * BYTES, BYTES, "%s", tapegrad_error());
+    dist_all_gather_rows(all, BYTES);
+    bool agreed = true;
+    for (int r = 0; agreed && r < dist_ranks(); r++)
+        if (all[r * BYTES])
+            agreed = error_report("rank %d: %s", r, all + r * BYTES);
+    free(all);
+    return agreed;
+}
+
+/* ----------------------------------------------------------------------------------- the ranks */
+
+/* FNV-1a, of what must not differ between ranks. */
+static uint64_t hash(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3;
+    return h;
+}
+
+static void check_equal(const Optimizer *optimizer)
+{
+    static const char *const what[] = { "versions",          "Reals",
+                                        "optimizers",        "names of weights",
+                                        "shapes of weights", "seeds of the weights" };
+    enum { COUNT = sizeof what / sizeof *what };
+    const Params *params = optimizer->params;
+    const uint64_t start = 0xcbf29ce484222325;
+    uint64_t own[COUNT] = { hash(start, TAPEGRAD_VERSION, sizeof TAPEGRAD_VERSION),
+                            sizeof(Real),
+                            hash(start, optimizer->kind, strlen(optimizer->kind)),
+                            start,
+                            start,
+                            params->seed };
+    for (int i = 0; i < params_count(params); i++) {
+        const Tensor *weight = params_at(params, i);
+        own[3] = hash(own[3], weight->name, strlen(weight->name) + 1);
+        own[4] = hash(own[4], weight->shape.size,
+                      (size_t)weight->shape.rank * sizeof *weight->shape.size);
+    }
+    uint64_t(*all)[COUNT] = memory_allocate((size_t)dist_ranks() * sizeof own);
+    if (!all)
+        error_raise("dist_optimizer: memory is exhausted");
+    memcpy(all[dist_rank()], own, sizeof own);
+    dist_all_gather_rows(all, sizeof own);
+    int rank = 0, k = 0;
+    for (int r = dist_ranks() - 1; r > 0; r--)
+        for (int i = COUNT - 1; i >= 0; i--)
+            if (all[r][i] != all[0][i])
+                rank = r, k = i;
+    free(all);
+    if (rank)
+        error_raise("dist_optimizer: the %s of ranks 0 and %d differ, expected the same program "
+                    "and options on all ranks",
+                    what[k], rank);
+}
+
+/* Rank 0's weights and constants to all. */
+static void broadcast(Params *params)
+{
+    int64_t offsets[DIST_MAX_RANKS + 1] = { 0 };
+    const int64_t bytes = params->flat_count * (int64_t)sizeof(Real);
+    for (int r = 1; r <= dist_ranks(); r++)
+        offsets[r] = bytes;
+    Real *host = host_copy("dist_optimizer", params, params->flat_values.data);
+    dist_all_gather(host, offsets);
+    copy_back(params, params->flat_values.data, host, (FlatRange){ 0, params->flat_count });
+    host_free(params, host);
+    params_written(params);
+}
+
+void dist_optimizer(Optimizer *optimizer)
+{
+    if (!optimizer)
+        error_raise("dist_optimizer: the optimizer is NULL");
+    if (dist_ranks() == 1)
+        return;
+    if (optimizer->steps > 0)
+        error_raise("dist_optimizer: the optimizer has taken %lld steps, expected none; call it "
+                    "before optim_load and optim_step",
+                    (long long)optimizer->steps);
+    check_equal(optimizer);
+    Params *params = optimizer->params;
+    if (!params->shards) {
+        const int ranks = dist_ranks(), rank = dist_rank();
+        Division *division =
+            memory_allocate(sizeof *division + (size_t)(ranks + 1) * sizeof *division->offsets);
+        if (!division)
+            error_raise("dist_optimizer: memory is exhausted");
+        divide(params, division->offsets, ranks);
+        const FlatRange own = { division->offsets[rank],
+                                division->offsets[rank + 1] - division->offsets[rank] };
+        division->weight = 1;
+        division->shards = (Shards){ own, rank, reduce, sum, gather, collect, agree };
+        params->shards = &division->shards;
+        broadcast(params);
+    }
+    optim_set_range("dist_optimizer", optimizer, params->shards->own);
+}
+
+void dist_set_weight(Params *params, double weight)
+{
+    if (!params)
+        error_raise("dist_set_weight: params is NULL");
+    if (!(weight >= 0 && isfinite(weight)))
+        error_raise("dist_set_weight: weight is %g, expected 0 or more, and finite", weight);
+    if (params->shards)
+        ((Division *)params->shards)->weight = weight;
+}

@@ -1,0 +1,101 @@
+#include "tests/thread_ranks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_RANKS = 16 };
+
+typedef struct Ranks {
+    int count;
+    pthread_barrier_t barrier;
+    void *buffers[MAX_RANKS]; /* of the present exchange */
+    void (*function)(void *context);
+    void *context;
+} Ranks;
+
+typedef struct Rank {
+    Ranks *all;
+    int rank;
+} Rank;
+
+static void meet(Rank *own, void *buffer)
+{
+    own->all->buffers[own->rank] = buffer;
+    pthread_barrier_wait(&own->all->barrier);
+}
+
+static void copy_parts(Rank *own, char *buffer, const int64_t *offsets)
+{
+    for (int r = 0; r < own->all->count; r++)
+        if (r != own->rank)
+            memcpy(buffer + offsets[r], (char *)own->all->buffers[r] + offsets[r],
+                   (size_t)(offsets[r + 1] - offsets[r]));
+}
+
+static void all_gather(void *context, void *buffer, const int64_t *offsets)
+{
+    meet(context, buffer);
+    copy_parts(context, buffer, offsets);
+    meet(context, buffer);
+}
+
+static void gather(void *context, void *buffer, const int64_t *offsets)
+{
+    Rank *own = context;
+    meet(own, buffer);
+    if (own->rank == 0)
+        copy_parts(own, buffer, offsets);
+    meet(own, buffer);
+}
+
+static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
+{
+    Rank *own = context;
+    const int64_t first = offsets[own->rank], count = offsets[own->rank + 1] - first;
+    Real *sums = calloc((size_t)count + 1, sizeof *sums);
+    meet(own, buffer);
+    for (int r = 0; r < own->all->count; r++)
+        for (int64_t i = 0; i < count; i++)
+            sums[i] += ((Real *)own->all->buffers[r])[first + i];
+    meet(own, buffer);
+    memcpy(buffer + first, sums, (size_t)count * sizeof *sums);
+    free(sums);
+}
+
+static void end(void *context, int status)
+{
+    if (status)
+        exit(status);
+    meet(context, NULL);
+}
+
+static void *run(void *context)
+{
+    Rank *own = context;
+    dist_start_with((DistTransport){ .rank = own->rank,
+                                     .ranks = own->all->count,
+                                     .context = own,
+                                     .all_gather = all_gather,
+                                     .gather = gather,
+                                     .reduce_scatter = reduce_scatter,
+                                     .end = end });
+    own->all->function(own->all->context);
+    dist_finish();
+    return NULL;
+}
+
+void run_ranks(int ranks, void (*function)(void *context), void *context)
+{
+    Ranks all = { .count = ranks, .function = function, .context = context };
+    Rank own[MAX_RANKS];
+    pthread_t threads[MAX_RANKS];
+    pthread_barrier_init(&all.barrier, NULL, (unsigned)ranks);
+    for (int r = 0; r < ranks; r++) {
+        own[r] = (Rank){ &all, r };
+        pthread_create(&threads[r], NULL, run, &own[r]);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&all.barrier);
+}

@@ -1,0 +1,10 @@
+/* Ranks that are threads of this process: they copy from each other's memory. */
+#ifndef TAPEGRAD_TESTS_THREAD_RANKS_H
+#define TAPEGRAD_TESTS_THREAD_RANKS_H
+
+#include <tapegrad.h>
+
+/* Calls function(context) in `ranks` threads, between dist_start_with and dist_finish. */
+void run_ranks(int ranks, void (*function)(void *context), void *context);
+
+#endif
