@@ -11,7 +11,7 @@
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
-#                    CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
+#                    MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
 # make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
 # make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a for ARM) by default
 # make uninstall     removes what make install with the same PREFIX and DESTDIR has installed
@@ -25,6 +25,7 @@
 # DEVICE=cpu|cuda: where tests run
 # PDL=yes: programmatic dependent launch, for compute capability 9.0 and later (no until measured)
 # WERROR=yes, as CI sets it: warnings are errors
+# MPI=yes|no: whether programs train in several processes; by default where mpicc is found
 # ONEDNN=yes|no: whether oneDNN multiplies large matrices; by default where its header is found
 
 ifeq ($(MAKELEVEL),0)
@@ -49,6 +50,9 @@ finds     = $(shell $(CC) -E $(addprefix -include ,$(1)) -x c /dev/null >/dev/nu
 # oneDNN is optional. It has no products in double, and none but loops on other processors.
 ONEDNN   := $(or $(call finds,dnnl.h),no)
 USES_ONEDNN := $(and $(filter yes,$(ONEDNN)),$(filter float,$(REAL)),$(filter x86_64-%,$(TARGET)))
+# MPI is optional. Programs of its users are compiled and linked by mpicc, which calls our compiler.
+MPI      := $(if $(and $(NATIVE),$(shell command -v mpicc)),yes,no)
+MPICC    := OMPI_CC='$(CC)' MPICH_CC='$(CC)' mpicc
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
 SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
@@ -63,6 +67,7 @@ SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' $(if $(filt
             $(if $(USES_ONEDNN),,-not -name onednn.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
+MPI_LIBRARY := $(if $(filter yes,$(MPI)),$(BUILD)/libtapegrad_mpi.a)
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 
@@ -108,7 +113,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune $(basename $(call helper
 .SECONDEXPANSION:
 
 all: library $(EXAMPLES)
-library: $(LIBRARY) $(SHARED)
+library: $(LIBRARY) $(SHARED) $(MPI_LIBRARY)
 
 # Everything depends on this file, which is rewritten when one of these settings or the Makefile
 # changes. A build that chooses CUDA by itself then says what it has chosen.
@@ -118,7 +123,7 @@ LACKING  := $(if $(NVCC),GPU of compute capability 8.0 or later,nvcc)
 CHOICE   := $(FOR_CUDA)$(if $(GPUS),, since there is no $(LACKING)); to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"
 $(SETTINGS): Makefile cuda.mk ALWAYS
 	@mkdir -p $(@D)
-	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) PDL=$(PDL)' > $@.new
+	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) PDL=$(PDL)' > $@.new
 	@if [ -z '$(filter-out ALWAYS,$?)' ] && cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
 	$(if $(filter file,$(origin CUDA)),echo '$(CHOICE)';) fi
 ALWAYS:
@@ -155,8 +160,12 @@ $(SHARED): $(OBJECTS)
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
+# Linked before libtapegrad, it replaces dist_start.
+$(MPI_LIBRARY): $(BUILD)/distributed/mpi/mpi.o
+	@rm -f $@ && $(call tool,ar) rcs $@ $<
+
 parts     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
-$(BUILD)/programs/%: $$(call parts,%) $(LIBRARY)
+$(BUILD)/programs/%: $$(call parts,%) $(MPI_LIBRARY) $(LIBRARY)
 	@mkdir -p $(@D)
 	@$(LINK) $^ $(LIBS) -o $@
 
@@ -183,6 +192,9 @@ $(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,mode
 $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
+ifeq ($(MPI),yes)
+$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS): private CC := $(MPICC)
+endif
 
 # ------------------------------------------------------------------------------------------------- runs
 copy-task: $(BUILD)/programs/copy_task

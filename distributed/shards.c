@@ -24,7 +24,7 @@ static const Division *division_of(const Params *params)
     return (const Division *)params->shards;
 }
 
-/* ------------------------------------------------------------------------------------ the ranges */
+/* ----------------------------------------------------------------------------------- the ranges */
 
 /* Ranges of about the same size: border r is the start of the weight that is nearest to count r /
  * ranks. Weights that are not joined start at multiples of 16 elements, as kernels expect. */
@@ -57,7 +57,7 @@ static void bytes_of(const Division *division, int64_t *bytes)
         bytes[r] = division->offsets[r] * (int64_t)sizeof(Real);
 }
 
-/* -------------------------------------------------------------------------- through host memory
+/* ----------------------------------------------------------------------------- through host memory
  * The transport moves host memory; a device's own memory is copied. */
 static Real *host_copy(const char *function, const Params *params, const Real *flat)
 {
@@ -170,7 +170,7 @@ static bool agree(bool ok)
     return agreed;
 }
 
-/* ----------------------------------------------------------------------------------- the ranks */
+/* ------------------------------------------------------------------------------------ the ranks */
 
 /* FNV-1a, of what must not differ between ranks. */
 static uint64_t hash(uint64_t h, const void *data, size_t bytes)

@@ -37,7 +37,7 @@ bool error_claim(ErrorContext *context, const char *function);
 void error_release(ErrorContext *context, bool claimed);
 const char *error_operation(void);
 
-/* What this thread's errors call in place of printing and aborting, after a handler that returns. */
+/* What this thread's errors call in place of printing and aborting. */
 void error_set_default(ErrorHandler *handler);
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */

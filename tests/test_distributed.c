@@ -1,4 +1,4 @@
-/* Training by several ranks, which are threads here, beside one: tests/test_mpi.sh has processes. */
+/* Training by several ranks, which are threads here; tests/test_mpi.sh has processes. */
 #include "tests/folder.h"
 #include "tests/support.h"
 #include "tests/thread_ranks.h"
@@ -143,7 +143,7 @@ static void check_ranks(int ranks, Run one)
                         tolerance(one.kind, one.steps) * (1 + one.norms[0]));
 }
 
-/* --------------------------------------------------------------------------------------- tests */
+/* ---------------------------------------------------------------------------------------- tests */
 TEST(every_optimizer_steps_on_several_ranks_as_on_one)
 {
     for (int kind = 0; kind < OPTIMIZERS; kind++)
