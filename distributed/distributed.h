@@ -24,7 +24,8 @@ extern "C" {
 
 /* Joins the processes that mpirun has started, by MPI. Where a handler of tapegrad_on_error returns
  * or is not set, an error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun
- * has started the program and it was linked without MPI (libtapegrad_mpi). Collective. */
+ * has started the program and it was linked without MPI (libtapegrad_mpi),
+ * and when the ranks differ in version or Real. Collective. */
 void dist_start(void);
 /* Waits for all ranks, and leaves them. Collective. */
 void dist_finish(void);
@@ -41,11 +42,11 @@ typedef struct DistPart {
 } DistPart;
 DistPart dist_part(int64_t count);
 
-/* Divides the optimizer's state and steps between the ranks, at borders of weights, and copies rank
+/* Divides the optimizer's state and steps between the ranks, between weights, and copies rank
  * 0's weights to all. Call it before optim_load and the first step. A checkpoint does not depend on
  * the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank. Raises
- * when the ranks differ in version, Real, or names, shapes or seed of the weights; when memory is
- * exhausted; and after steps. Collective. */
+ * when the ranks differ in the kind of the optimizer, or in names, shapes or seed of the weights;
+ * when memory is exhausted; and after steps. Collective. */
 void dist_optimizer(Optimizer *optimizer);
 
 /* The weight w of this rank's gradients in their mean, sum_r w_r g_r / sum_r w_r, from the next
@@ -59,6 +60,10 @@ void dist_sum(double *values, int count);
 /* Whether here is true on any rank: for decisions that all ranks must take together, as to stop.
  * Collective. */
 bool dist_any(bool here);
+
+/* Raises unless all ranks pass the same bytes: "the WHAT of ranks 0 and 2 differ, ...". For
+ * options: ranks with others would wait for each other for ever. Collective. */
+void dist_need_equal(const char *what, const void *data, size_t bytes);
 
 /* Bytes that this rank has sent since dist_start, as a ring would send them, and the calls. */
 typedef struct DistTraffic {
@@ -79,8 +84,8 @@ typedef struct DistTransport {
     /* This rank's part of buffer = the sum of all ranks' buffers; the rest becomes undefined.
      * offsets in elements. */
     void (*reduce_scatter)(void *context, Real *buffer, const int64_t *offsets);
-    /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes with
-     * this exit status. */
+    /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes
+     * with this exit status. */
     void (*end)(void *context, int status);
 } DistTransport;
 

@@ -49,7 +49,7 @@ static void print_and_end(const char *sentence, void *context)
 
 void dist_start_with(DistTransport given)
 {
-    if (transport.ranks > 1)
+    if (transport.end)
         error_raise("dist_start: it was called before; call dist_finish in between");
     if (given.ranks < 1 || given.ranks > DIST_MAX_RANKS || given.rank < 0 ||
         given.rank >= given.ranks)
@@ -58,13 +58,17 @@ void dist_start_with(DistTransport given)
     transport = given;
     traffic = (DistTraffic){ 0 };
     tape_process = (uint64_t)given.rank;
-    if (given.ranks > 1)
-        error_set_default(print_and_end);
+    if (given.ranks == 1)
+        return;
+    error_set_default(print_and_end);
+    const char own[] = TAPEGRAD_VERSION, real = sizeof(Real);
+    dist_need_equal("versions of tapegrad", own, sizeof own);
+    dist_need_equal("types of Real", &real, sizeof real);
 }
 
 void dist_finish(void)
 {
-    if (transport.ranks > 1)
+    if (transport.end)
         transport.end(transport.context, 0);
     transport = (DistTransport){ .ranks = 1 };
     tape_process = 0;
@@ -73,7 +77,7 @@ void dist_finish(void)
 void dist_abort(int status)
 {
     fflush(NULL);
-    if (transport.ranks > 1)
+    if (transport.end)
         transport.end(transport.context, status);
     exit(status);
 }
@@ -154,4 +158,30 @@ bool dist_any(bool here)
     double ranks = here;
     dist_sum(&ranks, 1);
     return ranks > 0;
+}
+
+/* FNV-1a */
+static uint64_t hash(const void *data, size_t bytes)
+{
+    uint64_t h = 0xcbf29ce484222325;
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3;
+    return h;
+}
+
+void dist_need_equal(const char *what, const void *data, size_t bytes)
+{
+    if (transport.ranks == 1)
+        return;
+    uint64_t *all = memory_allocate((size_t)transport.ranks * sizeof *all);
+    if (!all)
+        error_raise("dist_need_equal: memory is exhausted");
+    all[transport.rank] = hash(data, bytes);
+    dist_all_gather_rows(all, sizeof *all);
+    int rank = 0;
+    while (rank < transport.ranks && all[rank] == all[0])
+        rank++;
+    free(all);
+    if (rank < transport.ranks)
+        error_raise("the %s of ranks 0 and %d differ, expected the same on all ranks", what, rank);
 }

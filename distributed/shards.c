@@ -172,49 +172,24 @@ static bool agree(bool ok)
 
 /* ------------------------------------------------------------------------------------ the ranks */
 
-/* FNV-1a, of what must not differ between ranks. */
-static uint64_t hash(uint64_t h, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3;
-    return h;
-}
-
 static void check_equal(const Optimizer *optimizer)
 {
-    static const char *const what[] = { "versions",          "Reals",
-                                        "optimizers",        "names of weights",
-                                        "shapes of weights", "seeds of the weights" };
-    enum { COUNT = sizeof what / sizeof *what };
     const Params *params = optimizer->params;
-    const uint64_t start = 0xcbf29ce484222325;
-    uint64_t own[COUNT] = { hash(start, TAPEGRAD_VERSION, sizeof TAPEGRAD_VERSION),
-                            sizeof(Real),
-                            hash(start, optimizer->kind, strlen(optimizer->kind)),
-                            start,
-                            start,
-                            params->seed };
-    for (int i = 0; i < params_count(params); i++) {
+    const int count = params_count(params);
+    dist_need_equal("optimizers", optimizer->kind, strlen(optimizer->kind));
+    dist_need_equal("numbers of weights", &count, sizeof count);
+    dist_need_equal("seeds of the weights", &params->seed, sizeof params->seed);
+    const size_t bytes = (size_t)count * sizeof(Name);
+    Name *names = memory_allocate(bytes);
+    if (!names)
+        error_raise("dist_optimizer: %s", device_exhausted(params->device, bytes).text);
+    memset(names, 0, bytes);
+    for (int i = 0; i < count; i++) {
         const Tensor *weight = params_at(params, i);
-        own[3] = hash(own[3], weight->name, strlen(weight->name) + 1);
-        own[4] = hash(own[4], weight->shape.size,
-                      (size_t)weight->shape.rank * sizeof *weight->shape.size);
+        snprintf(names[i].text, NAME_BYTES, "%s %s", shape_text(weight->shape).text, weight->name);
     }
-    uint64_t(*all)[COUNT] = memory_allocate((size_t)dist_ranks() * sizeof own);
-    if (!all)
-        error_raise("dist_optimizer: memory is exhausted");
-    memcpy(all[dist_rank()], own, sizeof own);
-    dist_all_gather_rows(all, sizeof own);
-    int rank = 0, k = 0;
-    for (int r = dist_ranks() - 1; r > 0; r--)
-        for (int i = COUNT - 1; i >= 0; i--)
-            if (all[r][i] != all[0][i])
-                rank = r, k = i;
-    free(all);
-    if (rank)
-        error_raise("dist_optimizer: the %s of ranks 0 and %d differ, expected the same program "
-                    "and options on all ranks",
-                    what[k], rank);
+    dist_need_equal("names and shapes of the weights", names, bytes);
+    free(names);
 }
 
 /* Rank 0's weights and constants to all. */

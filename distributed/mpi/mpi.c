@@ -130,10 +130,10 @@ static void end(void *context, int status)
     MPI_Finalize();
 }
 
-/* -------------------------------------------------------------------------------- the processors */
+/* ------------------------------------------------------------------------------ the processors */
 
-/* mpirun binds a process to one core unless it is told otherwise; with more threads than
- * processors they wait for each other. */
+/* mpirun binds a process to one core by default; with more threads than processors they wait for
+ * each other. */
 static void report_processors(int rank)
 {
 #ifdef _OPENMP
@@ -156,7 +156,8 @@ static void report_processors(int rank)
                 rank, threads, own, own);
     else if (rank == 0 && neighbours * threads > all)
         fprintf(stderr,
-                "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start fewer\n",
+                "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start "
+                "fewer\n",
                 neighbours, threads, all, all > neighbours ? all / neighbours : 1);
 #else
     (void)rank;

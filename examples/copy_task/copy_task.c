@@ -59,10 +59,22 @@ static int64_t draw_sequence(Batch *batch, int64_t b, int64_t symbols, Random *r
     return n;
 }
 
-static void draw_batch(Batch *batch, int64_t symbols, Random random)
+/* Sequences `first` and following of those that the generator draws. */
+static void draw_batch(Batch *batch, int64_t first, int64_t symbols, Random random)
 {
+    for (int64_t i = 0; i < first; i++)
+        draw_sequence(batch, 0, symbols, &random);
     for (int64_t b = 0; b < batch->size; b++)
         draw_sequence(batch, b, symbols, &random);
+}
+
+/* The positions of the loss. */
+static double batch_weight(const Batch *batch)
+{
+    double weight = 0;
+    for (int64_t i = 0; i < batch->size * batch->length; i++)
+        weight += (double)batch->mask[i];
+    return weight;
 }
 
 /* The step determines the Philox counter, so a resumed run draws the same sequences without saving
@@ -170,7 +182,7 @@ static double accuracy(const Batch *batch, const Real *logits, int64_t classes)
 /* Draws a batch and copies it to the device. */
 static void next_batch(Run *run, Pass *pass, const char *stream, int64_t step)
 {
-    draw_batch(&run->batch, run->options->symbols,
+    draw_batch(&run->batch, run->training.part.first, run->options->symbols,
                step_random((uint64_t)run->options->common.seed, stream, step));
     tensor_write_i32(pass->tokens, run->batch.tokens);
     tensor_write_i32(pass->targets, run->batch.targets);
@@ -194,6 +206,7 @@ static Score read_score(Run *run, const Pass *pass)
 static void next_step(void *run, int64_t step)
 {
     next_batch(run, &((Run *)run)->steps, "copy_task training", step);
+    dist_set_weight(((Run *)run)->training.params, batch_weight(&((Run *)run)->batch));
 }
 
 static Tensor *loss_of(void *context)
@@ -210,6 +223,7 @@ static bool score_step(void *context, bool due, double *values)
         Score score = read_score(run, &run->steps);
         values[0] = score.loss;
         values[1] = score.accuracy;
+        training_mean(values, 2, batch_weight(&run->batch));
     }
     return due;
 }
@@ -218,21 +232,19 @@ static bool score_step(void *context, bool due, double *values)
 static Score evaluate(Run *run)
 {
     const Options *options = run->options;
-    Score sum = { 0, 0 };
-    double all = 0;
+    double sums[3] = { 0, 0, 0 }; /* of loss, accuracy, weight */
     for (int64_t batch = 0; batch * options->common.batch < 1000; batch++) {
         next_batch(run, &run->scoring, "copy_task evaluation", batch);
         forward(run, &run->scoring);
         Score score = read_score(run, &run->scoring);
-        double weight = 0;
-        for (int64_t i = 0; i < run->batch.size * run->batch.length; i++)
-            weight += (double)run->batch.mask[i];
-        sum.loss += weight * score.loss;
-        sum.accuracy += weight * score.accuracy;
-        all += weight;
+        const double weight = batch_weight(&run->batch);
+        sums[0] += weight * score.loss;
+        sums[1] += weight * score.accuracy;
+        sums[2] += weight;
         tape_reset(run->scoring.tape);
     }
-    return (Score){ sum.loss / all, sum.accuracy / all };
+    dist_sum(sums, 3);
+    return (Score){ sums[0] / sums[2], sums[1] / sums[2] };
 }
 
 /* Prints one fresh sequence and the model's copy; each predicted symbol is the next input. */
@@ -322,7 +334,7 @@ static int train(Run *run)
     if (!run->options->common.quiet)
         print_sample(run);
     const int64_t steps = training->done - training->first + 1;
-    double tokens = (double)(steps * run->batch.size * run->batch.length);
+    double tokens = (double)(steps * run->options->common.batch * run->batch.length);
     printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
            fresh.loss, fresh.accuracy, (long long)training->done, training->seconds,
            steps ? tokens / training->seconds : 0);
@@ -349,9 +361,9 @@ static Optimizer *optimizer_new(Params *params, const Options *options)
     return optim_radam(params, config);
 }
 
-static Pass pass_new(Tape *tape, const Options *options)
+static Pass pass_new(Tape *tape, int64_t size, int64_t length)
 {
-    Shape all = shape(options->common.batch, options->length);
+    Shape all = shape(size, length);
     return (Pass){ .tape = tape,
                    .tokens = tape_persistent_i32(tape, all),
                    .targets = tape_persistent_i32(tape, all),
@@ -367,11 +379,11 @@ static void run_start(Run *run, const Options *options)
     training->loss = loss_of;
     training->score = score_step;
     run->options = options;
-    run->steps = pass_new(training->tape, options);
-    run->scoring = pass_new(training->scoring, options);
+    run->steps = pass_new(training->tape, training->part.count, options->length);
+    run->scoring = pass_new(training->scoring, training->part.count, options->length);
     run->model = model_new(training->params, options);
     training->optimizer = optimizer_new(training->params, options);
-    run->batch = batch_new(options->common.batch, options->length);
+    run->batch = batch_new(training->part.count, options->length);
     run->logits =
         allocate(run->batch.size * run->batch.length * (options->symbols + 1), sizeof(Real));
     training_load(training);

@@ -29,19 +29,23 @@ typedef struct Run {
 static void next_batch(void *context, int64_t number)
 {
     Run *run = context;
-    const int64_t size = run->batch.size, parts = run->training.micro_batches;
+    const int64_t size = run->options->common.batch, parts = run->training.micro_batches;
+    const DistPart part = run->training.part;
     Random random =
         random_new((uint64_t)run->options->common.seed, random_stream("language model windows"));
     random.counter = (uint64_t)((number - 1) * size);
-    for (int64_t b = 0; b < size; b++)
-        batch_set(&run->batch, b, &run->training_text,
-                  random_integer(&random, 0, run->training_text.count - run->batch.length));
+    for (int64_t b = 0; b < part.first + part.count; b++) {
+        const int64_t start =
+            random_integer(&random, 0, run->training_text.count - run->batch.length);
+        if (b >= part.first)
+            batch_set(&run->batch, b - part.first, &run->training_text, start);
+    }
     if ((number - 1) % parts == 0)
         run->update = (Loss){ 0 };
     else
         run->update.nats += tensor_item(run->loss);
     run->update.bytes += batch_bytes(&run->batch, &run->vocabulary);
-    run->update.targets += size * run->batch.length;
+    run->update.targets += part.count * run->batch.length;
     tensor_write_i32(run->tokens, run->batch.tokens);
     tensor_write_i32(run->targets, run->batch.targets);
 }
@@ -58,16 +62,28 @@ static Tensor *loss_of(void *context)
     return run->loss;
 }
 
-/* The held-out loss of windows side by side, until `tokens` targets are reached. */
+/* The sum over the ranks. */
+static Loss sum_over_ranks(Loss loss)
+{
+    double sums[] = { loss.nats, (double)loss.targets, (double)loss.bytes };
+    dist_sum(sums, 3);
+    return (Loss){ sums[0], (int64_t)sums[1], (int64_t)sums[2] };
+}
+
+/* The held-out loss of windows side by side, until `tokens` targets are reached. The ranks take
+ * turns. */
 static Loss evaluate(const Run *run, int64_t tokens)
 {
     const bool was_training = optim_set_training(run->training.optimizer, false);
     const int64_t length = run->batch.length;
+    int64_t turn = 0;
     Tape *tape = run->training.scoring;
-    Batch batch = batch_new(run->batch.size, length);
+    Batch batch = batch_new(run->options->common.batch, length);
     Loss loss = { 0 };
-    for (int64_t first = 0; first + 1 < run->held_out.count && loss.targets < tokens;
+    for (int64_t first = 0; first + 1 < run->held_out.count && first < tokens;
          first += batch.size * length) {
+        if (turn++ % dist_ranks() != dist_rank())
+            continue;
         for (int64_t b = 0; b < batch.size; b++)
             batch_set(&batch, b, &run->held_out, first + b * length);
         const Shape all = shape(batch.size, length);
@@ -81,7 +97,7 @@ static Loss evaluate(const Run *run, int64_t tokens)
     }
     batch_free(&batch);
     optim_set_training(run->training.optimizer, was_training);
-    return loss;
+    return sum_over_ranks(loss);
 }
 
 /* A sample between two lines of the progress, by the scoring tape in float32. */
@@ -132,7 +148,7 @@ static bool score_step(void *context, bool due, double *values)
         return false;
     Loss update = run->update;
     update.nats = (update.nats + tensor_item(run->loss)) * (double)update.targets;
-    values[0] = loss_bits(update);
+    values[0] = loss_bits(sum_over_ranks(update));
     return true;
 }
 
@@ -142,7 +158,8 @@ static ReportConfig report_config(const Run *run)
         .values = 4,
         .digits = { 9, 9, 9, 6 },
         .header = "step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds",
-        .items = (double)(run->batch.size * run->batch.length * run->training.micro_batches),
+        .items =
+            (double)(run->options->common.batch * run->batch.length * run->training.micro_batches),
         .unit = "tokens",
         .print = print_progress,
         .context = run,
@@ -326,8 +343,8 @@ static void run_start(Run *run, const LanguageOptions *options)
         training->micro_batches = options->tokens_per_update / (batch * options->context);
     run->model = model_new(training->params, options, &run->vocabulary);
     training->optimizer = new_optimizer(training->params, options);
-    run->batch = batch_new(batch, options->context);
-    const Shape all = shape(batch, options->context);
+    run->batch = batch_new(training->part.count, options->context);
+    const Shape all = shape(training->part.count, options->context);
     run->tokens = tape_persistent_i32(training->tape, all);
     run->targets = tape_persistent_i32(training->tape, all);
     training_load(training);

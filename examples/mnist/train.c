@@ -33,10 +33,10 @@ static double bits(double nats)
 static void next_batch(void *context, int64_t step)
 {
     Run *run = context;
-    const int64_t size = run->batch.size;
+    const int64_t size = run->options->common.batch, first = run->training.part.first;
     random_batch(&run->order, (step - 1) * size, run->next, size);
-    for (int64_t b = 0; b < size; b++)
-        batch_set(&run->batch, b, &run->images, run->next[b]);
+    for (int64_t b = 0; b < run->batch.size; b++)
+        batch_set(&run->batch, b, &run->images, run->next[first + b]);
     tensor_write_i32(run->tokens, run->batch.tokens);
     tensor_write_i32(run->targets, run->batch.targets);
 }
@@ -49,14 +49,15 @@ static Tensor *loss_of(void *context)
     return run->loss = op_discretized_logistic_mixture(tape, parameters, run->targets);
 }
 
-/* Bits per dimension of the first count test images. */
+/* Bits per dimension of the first count test images, of which each rank takes a part. */
 static double evaluate(Run *run, int64_t count)
 {
+    const DistPart part = dist_part(count);
     double sum = 0;
-    for (int64_t first = 0; first < count; first += run->batch.size) {
-        int64_t size = at_most(count - first, run->batch.size);
+    for (int64_t done = 0; done < part.count; done += run->batch.size) {
+        int64_t size = at_most(part.count - done, run->batch.size);
         for (int64_t b = 0; b < size; b++)
-            batch_set(&run->batch, b, &run->test, first + b);
+            batch_set(&run->batch, b, &run->test, part.first + done + b);
         Shape all = shape(size, run->batch.pixels);
         Tensor *tokens = tape_input_i32(run->training.scoring, run->batch.tokens, all);
         Tensor *targets = tape_input_i32(run->training.scoring, run->batch.targets, all);
@@ -65,6 +66,7 @@ static double evaluate(Run *run, int64_t count)
         sum += (double)size * tensor_item(loss);
         tape_reset(run->training.scoring);
     }
+    dist_sum(&sum, 1);
     return bits(sum / (double)count);
 }
 
@@ -129,6 +131,7 @@ static bool score_step(void *context, bool due, double *values)
     if (!due && isnan(values[1]))
         return false;
     values[0] = bits(tensor_item(run->loss));
+    training_mean(values, 1, (double)run->batch.size);
     return true;
 }
 
@@ -146,7 +149,7 @@ static int train(Run *run)
 {
     Training *training = &run->training;
     Report *report = training_run(training, report_config(run));
-    int64_t count = final_images(run), done = training->done, batch = run->batch.size;
+    int64_t count = final_images(run), done = training->done, batch = run->options->common.batch;
     double test_bits = evaluate(run, count);
     finish_report(report, run, done, test_bits);
     report_free(report);
@@ -195,8 +198,8 @@ static void run_start(Run *run, const MnistOptions *options)
     if (!options->common.evaluate && !strcmp(options->schedule, "cosine"))
         config.schedule = optim_cosine(0, training->steps, 0);
     training->optimizer = optim_radam(training->params, config);
-    run->batch = batch_new(options->common.batch, run->model.pixels);
-    Shape all = shape(options->common.batch, run->model.pixels);
+    run->batch = batch_new(training->part.count, run->model.pixels);
+    Shape all = shape(training->part.count, run->model.pixels);
     run->tokens = tape_persistent_i32(training->tape, all);
     run->targets = tape_persistent_i32(training->tape, all);
     run->next = allocate(options->common.batch, sizeof *run->next);

@@ -519,9 +519,20 @@ static void check_files(const Given *given)
     }
 }
 
+/* Ranks with other options would wait for each other for ever. */
+static void check_ranks(int argc, char **argv)
+{
+    char line[8192] = "";
+    size_t end = 0;
+    for (int i = 0; i < argc && end < sizeof line; i++)
+        end += (size_t)snprintf(line + end, sizeof line - end, "%s ", argv[i]);
+    dist_need_equal("command lines", line, end < sizeof line ? end : sizeof line);
+}
+
 Given options_parse(const Command *command, int argc, char **argv, void *options)
 {
     Given given = { .command = command };
+    check_ranks(argc - 1, argv + 1);
     read_arguments(&given, argc, argv);
     check_files(&given);
     const Option *checkpoint = checkpoint_given(&given);

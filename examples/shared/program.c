@@ -1,5 +1,7 @@
 #include "examples/shared/program.h"
 
+#include <tapegrad.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -40,12 +42,22 @@ static void check_output(void)
     _exit(stopped_by ? 128 + stopped_by : EXIT_FAILURE);
 }
 
+static void leave_ranks(void)
+{
+    dist_finish();
+}
+
+/* Of several processes rank 0 alone prints. */
 void program_start(const char *name)
 {
     program = name;
     fill_descriptors();
+    dist_start();
+    atexit(leave_ranks);
     atexit(check_output);
     tapegrad_on_error(fail_with, NULL);
+    if (dist_rank() > 0 && !freopen("/dev/null", "w", stdout))
+        fail(EXIT_FAILURE, "/dev/null: %s", strerror(errno));
 }
 
 /* Control characters of arguments are not printed: the message stays one line. */
@@ -57,16 +69,22 @@ static void print_message(const char *format, va_list arguments)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n", program, message);
+    if (dist_ranks() > 1)
+        fprintf(stderr, "%s: rank %d of %d: %s\n", program, dist_rank(), dist_ranks(), message);
+    else
+        fprintf(stderr, "%s: %s\n", program, message);
 }
 
+/* Where all ranks fail, as on a bad option, rank 0 prints, and ends the others while they wait. */
 void fail(int status, const char *format, ...)
 {
+    if (dist_rank() > 0)
+        usleep(300000);
     va_list arguments;
     va_start(arguments, format);
     print_message(format, arguments);
     va_end(arguments);
-    exit(status);
+    dist_abort(status);
 }
 
 void caution(const char *format, ...)
@@ -106,6 +124,8 @@ void catch_signals(void)
     sigaction(SIGINT, &once, NULL);
     sigaction(SIGTERM, &once, NULL);
     sigaction(SIGPIPE, &always, NULL);
+    if (dist_ranks() > 1) /* mpirun forwards it */
+        sigaction(SIGUSR1, &always, NULL);
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* by nohup */
         sigaction(SIGHUP, &always, NULL);
 }

@@ -24,6 +24,10 @@ Training training_new(const Command *command, const TrainingOptions *options, in
                           .scoring = tape_of(device, options, precision) };
     tape_set_recording(training.scoring, false);
     tape_set_training(training.scoring, false);
+    training.part = dist_part(options->batch);
+    if (options->batch < dist_ranks())
+        fail(BAD_USE, "--batch %lld: expected at least one for each of the %d ranks",
+             (long long)options->batch, dist_ranks());
     return training;
 }
 
@@ -39,6 +43,8 @@ void training_load(Training *training)
 {
     const TrainingOptions *options = training->options;
     const char *checkpoint = options->evaluate ? options->load : options->resume;
+    dist_optimizer(training->optimizer);
+    dist_set_weight(training->params, (double)training->part.count);
     if (checkpoint && !optim_load(training->optimizer, training->tape, checkpoint))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     if (options->load && !checkpoint && !params_load(training->params, options->load))
@@ -52,10 +58,11 @@ void training_load(Training *training)
 static Report *report_of(Training *training, ReportConfig config)
 {
     const TrainingOptions *options = training->options;
-    config.log = options->log;
-    config.plot = options->plot;
+    const bool first = dist_rank() == 0; /* of several processes it alone reports */
+    config.log = first ? options->log : NULL;
+    config.plot = first ? options->plot : NULL;
     config.resumed = options->resume != NULL;
-    config.quiet |= options->quiet;
+    config.quiet |= options->quiet || !first;
     config.first = training->first;
     config.last = training->steps;
     return report_new(config);
@@ -93,7 +100,7 @@ static void train_step(Training *training, int64_t step)
         return;
     }
     training->next_batch(training->context, step);
-    if (training->options->eager) {
+    if (training->options->eager || dist_ranks() > 1) {
         tape_reset(training->tape);
         step_of(training);
     } else {
@@ -108,7 +115,7 @@ static bool save(const Training *training)
     int count = options_texts(training->command, training->options, texts);
     const bool ok =
         optim_save(training->optimizer, training->tape, texts, count, training->options->save);
-    if (!ok)
+    if (!ok && dist_rank() == 0)
         caution("step %lld could not be saved: %s", (long long)training->done, tapegrad_error());
     return ok;
 }
@@ -120,7 +127,7 @@ Report *training_run(Training *training, ReportConfig config)
     Report *report = report_of(training, config);
     catch_signals();
     const double start = now();
-    while (training->done < training->steps && !stopped_by && !training->enough) {
+    while (training->done < training->steps && !dist_any(stopped_by) && !training->enough) {
         const int64_t step = ++training->done;
         double learning_rate = optim_learning_rate(training->optimizer);
         train_step(training, step);
@@ -136,11 +143,28 @@ Report *training_run(Training *training, ReportConfig config)
     }
     device_wait(params_device(training->params));
     training->seconds = now() - start;
+    if (training->done < training->steps && !training->enough && !stopped_by)
+        stopped_by = SIGTERM; /* another rank was stopped */
     training->unsaved = options->save && !save(training);
     return report;
 }
 
+void training_mean(double *values, int count, double weight)
+{
+    if (dist_ranks() == 1)
+        return;
+    double sums[8];
+    for (int i = 0; i < count; i++)
+        sums[i] = weight * values[i];
+    sums[count] = weight;
+    dist_sum(sums, count + 1);
+    for (int i = 0; i < count; i++)
+        values[i] = sums[i] / sums[count];
+}
+
 int training_status(const Training *training)
 {
-    return training->unsaved ? EXIT_FAILURE : stopped_by ? 128 + stopped_by : EXIT_SUCCESS;
+    enum { START_AGAIN = 75 }; /* EX_TEMPFAIL: the checkpoint is whole */
+    const int stopped = dist_ranks() > 1 ? START_AGAIN : 128 + stopped_by;
+    return training->unsaved ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
 }

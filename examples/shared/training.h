@@ -1,4 +1,5 @@
-/* Training as copy_task and mnist do it: replayed steps, with checkpoints and reports. */
+/* Training as the programs do it: replayed steps, with checkpoints and reports. Under mpirun each
+ * process computes a part of every batch, so a run does not depend on the number of processes. */
 #ifndef TAPEGRAD_TRAINING_H
 #define TAPEGRAD_TRAINING_H
 
@@ -14,6 +15,7 @@ typedef struct Training {
     Tape *tape, *scoring;  /* of the steps; of evaluations: no gradients, no dropout */
     int64_t done, first;   /* the last completed step; this run's first one */
     double seconds;        /* of this run's steps */
+    DistPart part;         /* of the batch's rows: this process computes them */
     int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
     bool enough;           /* set by score: the training ends before its steps are done */
     bool unsaved;          /* the final checkpoint could not be written */
@@ -38,6 +40,9 @@ void training_load(Training *training);
  * the next one may succeed. Adds the options and the steps to the report's config. The caller
  * finishes and frees the report. */
 Report *training_run(Training *training, ReportConfig config);
+
+/* values [count <= 7] = their mean over the ranks, of this weight. Collective. */
+void training_mean(double *values, int count, double weight);
 
 /* The program's exit status after a run. */
 int training_status(const Training *training);

@@ -24,19 +24,28 @@ typedef struct Run {
 
 /* ---------------------------------------------------------------------------------------- steps */
 
+static double batch_phonemes(const Batch *batch)
+{
+    double phonemes = 0;
+    for (int64_t b = 0; b < batch->size; b++)
+        phonemes += batch->target_lengths[b];
+    return phonemes;
+}
+
 /* The step determines its strings, so checkpoints need not save the position in the data. The
  * strings of a step have the same number of digits, for less padding. */
 static void next_batch(void *context, int64_t step)
 {
     Run *run = context;
-    const int64_t size = run->options->common.batch;
+    const int64_t all = run->options->common.batch, size = run->training.part.count;
+    const int64_t first = (step - 1) * all + run->training.part.first;
     Utterance *utterances = allocate(size, sizeof *utterances);
     Random random = random_new(run->strings.seed, random_stream("speech digits"));
     random.counter = (uint64_t)step;
     const int64_t digits =
         random_integer(&random, run->options->min_digits, run->options->max_digits + 1);
     for (int64_t b = 0; b < size; b++)
-        utterances[b] = string_draw(&run->strings, (step - 1) * size + b, digits);
+        utterances[b] = string_draw(&run->strings, first + b, digits);
     batch_free(&run->batch);
     run->batch = batch_new(run->options, run->bank, utterances, size);
     if (run->batch.positions > run->most_positions)
@@ -44,6 +53,7 @@ static void next_batch(void *context, int64_t step)
     for (int64_t b = 0; b < size; b++)
         utterance_free(&utterances[b]);
     free(utterances);
+    dist_set_weight(run->training.params, batch_phonemes(&run->batch));
 }
 
 /* In nats per phoneme. */
@@ -59,10 +69,7 @@ static Tensor *loss_of(void *context)
                             (CtcOptions){ .lengths = lengths,
                                           .target_lengths = target_lengths,
                                           .ignore_impossible = true });
-    double phonemes = 0;
-    for (int64_t b = 0; b < batch->size; b++)
-        phonemes += batch->target_lengths[b];
-    return run->loss = op_scale(tape, op_sum(tape, losses, ALL_AXES), 1 / phonemes);
+    return run->loss = op_scale(tape, op_sum(tape, losses, ALL_AXES), 1 / batch_phonemes(batch));
 }
 
 static double validate(Run *run)
@@ -79,6 +86,8 @@ static bool score_step(void *context, bool due, double *values)
     const int64_t step = run->training.done;
     const bool validates = step % run->steps_per_epoch == 0;
     values[0] = due || validates ? tensor_item(run->loss) : NAN;
+    if (due || validates)
+        training_mean(values, 1, batch_phonemes(&run->batch));
     if ((due || validates) && !isfinite(values[0]))
         fail(EXIT_FAILURE, "the loss of step %lld is %g; a lower --learning-rate can help",
              (long long)step, values[0]);

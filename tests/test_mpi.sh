@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# The programs under mpirun: ranks that are processes. KILLS: how many runs are killed (default 3).
+set -u
+build=${TAPEGRAD_BUILD:-build} count=0 failures=0
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+export OMP_NUM_THREADS=1 TAPEGRAD_CUDA_ON_HOST_DEVICES=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # containers have no other user
+if [ ! -f "$build/libtapegrad_mpi.a" ] || ! command -v mpirun >/dev/null; then
+    echo "this build has no MPI: nothing is tested here"
+    echo "100%: Checks: 1, Failures: 0, Errors: 0"
+    exit
+fi
+mpirun --version | grep -q 'Open MPI' && open=(--oversubscribe --bind-to none -quiet) || open=()
+
+check() { # WHAT COMMAND...
+    count=$((count + 1))
+    "${@:2}" >"$directory/said" 2>&1 && return
+    failures=$((failures + 1))
+    echo "$1: $(tail -n 3 "$directory/said")"
+}
+
+# ranks N PROGRAM ARGUMENT...: at most a minute
+ranks() { timeout 60 mpirun ${open[@]+"${open[@]}"} -np "$1" "$build/programs/$2" "${@:3}"; }
+
+# says STATUS SENTENCE COMMAND...: exits with the status, and prints the sentence once, as one line
+says() {
+    "${@:3}" >"$directory/output" 2>&1
+    local status=$?
+    [ "$status" -eq "$1" ] && [ "$(grep -cF -- "$2" "$directory/output")" -eq 1 ] && return
+    echo "status $status: $(cat "$directory/output")"
+    return 1
+}
+
+# near FILE FILE COLUMN TOLERANCE: the last rows of two logs agree
+near() {
+    awk -F, -v column="$3" -v tolerance="$4" 'END { a[++n] = $column } FNR == 1 && NR > 1 { a[++n] = last }
+        { last = $column } END { d = a[1] - a[2]; exit !(d <= tolerance && -d <= tolerance) }' "$1" "$2" ||
+        { echo "$(tail -n 1 "$1"), expected $(tail -n 1 "$2")" && return 1; }
+}
+
+cd "$directory" || exit 1
+small="--device cpu --threads 1 --layers 1 --heads 2 --head-dim 8 --feed-forward 16"
+copy="$small --length 16 --symbols 3 --batch 6 --quiet"
+
+# --------------------------------------------------------------------- a run does not depend on ranks
+check "one process" "$build/programs/copy_task" $copy --steps 40 --log 1.csv --save 1.safetensors
+for n in 1 2 4; do
+    check "$n ranks" ranks $n copy_task $copy --steps 40 --log r$n.csv --save r$n.safetensors
+    check "$n ranks learn as one process" near r$n.csv 1.csv 2 1e-4
+done
+check "one rank is one process" cmp r1.safetensors 1.safetensors
+check "again" ranks 4 copy_task $copy --steps 40 --save again.safetensors
+check "two runs are bitwise equal" cmp again.safetensors r4.safetensors
+from=$copy steps=0
+for n in 4 2 1 3; do
+    steps=$((steps + 10))
+    check "to step $steps on $n ranks" ranks $n copy_task $from --steps $steps --save part.safetensors
+    from="--resume part.safetensors --device cpu --threads 1 --quiet --log part.csv"
+done
+check "ends as one process" near part.csv 1.csv 2 1e-4
+check "rank 0 alone prints" [ "$(ranks 3 copy_task $copy --steps 5 2>&1 | grep -c '^final')" -eq 1 ]
+
+head -n 60 "$OLDPWD/examples/sonnets.txt" >text
+text="--train text --split 0.1 --context 16 $small --steps 12 --warm-up 2 --batch 6 --quiet --evaluate-every 4"
+for optimizer in adamw muon schedule-free; do
+    check "language_model by $optimizer" "$build/programs/language_model" train $text --optimizer $optimizer --log 1.csv
+    check "on 4 ranks" ranks 4 language_model train $text --optimizer $optimizer --log 4.csv
+    check "learns as one process" near 4.csv 1.csv 2 1e-3
+    check "and evaluates as it" near 4.csv 1.csv 3 1e-3
+done
+accumulate="--batch 2 --tokens-per-update 96"
+check "with micro-batches" ranks 2 language_model train $text $accumulate --log 2.csv
+check "as one" "$build/programs/language_model" train $text $accumulate --log 1.csv
+check "process" near 2.csv 1.csv 2 1e-3
+
+idx() { # NAME COUNT: images of 4 x 4
+    { printf '\0\0\010\003\0\0\0'"\\$(printf %o "$2")"'\0\0\0\004\0\0\0\004' && head -c $((16 * $2)) text; } >"$1-images-idx3-ubyte"
+    { printf '\0\0\010\001\0\0\0'"\\$(printf %o "$2")" && head -c "$2" /dev/zero; } >"$1-labels-idx1-ubyte"
+}
+idx train 20 && idx t10k 7
+images="train --data . $small --rows 4 --columns 4 --logistics 3 --batch 5 --steps 8 --quiet --evaluate-every 4"
+check "mnist" "$build/programs/mnist" $images --log 1.csv
+check "mnist on 3 ranks" ranks 3 mnist $images --log 3.csv
+check "learns as one process" near 3.csv 1.csv 2 1e-3
+check "and evaluates as it" near 3.csv 1.csv 3 1e-3
+
+# ------------------------------------------------------------------------------------------- failures
+differ() { timeout 60 mpirun ${open[@]+"${open[@]}"} -np 1 "$build/programs/copy_task" $1 : -np 2 "$build/programs/copy_task" $2; }
+check "a bad option" says 2 "copy_task: rank 0 of 3: --steps x: expected a whole number" ranks 3 copy_task --steps x
+for other in "--steps 9" "--seed 2" "--layers 2" "--batch 9" "--save a" "--quiet" "--dropout 0.5" "--clip 2"; do
+    check "$other on some ranks" says 1 "rank 0 of 3: the command lines of ranks 0 and 1 differ" differ "$copy --steps 8" "$copy --steps 8 $other"
+done
+check "fewer sequences than ranks" says 2 "--batch 2: expected at least one for each of the 3 ranks" \
+    ranks 3 copy_task $copy --batch 2
+check "a checkpoint that is not there" says 1 "nowhere" ranks 3 copy_task --resume nowhere --steps 9
+check "a folder that is not there" says 2 "--save nowhere/a.safetensors: expected a file that can be written" \
+    ranks 3 copy_task $copy --steps 5 --save nowhere/a.safetensors
+
+long="$copy --steps 1000000 --save-every 5 --save long.safetensors"
+begin() { rm -f long.safetensors; ranks 3 copy_task $long >long.txt 2>&1 & started=$!; }
+programs() { pgrep -f "^$build/programs/copy_task $long"; }
+nothing_runs() { for _ in $(seq 20); do programs || return 0; sleep 0.1; done; return 1; }
+saved() { for _ in $(seq 300); do [ -f long.safetensors ] && return; sleep 0.1; done; return 1; }
+ends() { # STATUS
+    for _ in $(seq 100); do kill -0 $started 2>/dev/null || break; sleep 0.1; done
+    ! kill -0 $started 2>/dev/null || { echo "still running after 10 s" && kill -9 $started && return 1; }
+    wait $started
+    local status=$?
+    [ "$status" -eq "$1" ] || { echo "status $status: $(cat long.txt)" && return 1; }
+}
+whole() { "$build/programs/copy_task" --load long.safetensors --evaluate --device cpu --quiet; }
+begin && check "saves" saved
+kill -USR1 "$(pgrep -f "mpirun.* $build/programs/copy_task $long" | tail -n 1)"
+check "a signal to mpirun means 'start me again'" ends 75
+check "after saving" whole
+begin && check "saves" saved
+kill -TERM "$(programs | tail -n 1)"
+check "a signal to one rank stops all" ends 75
+check "after saving" whole
+for i in $(seq "${KILLS:-3}"); do
+    begin && check "saves" saved && sleep 0.$((RANDOM % 10))
+    kill -9 "$(programs | shuf -n 1)"
+    check "a rank that is killed ends all" ends 137
+    check "the checkpoint is whole" whole
+    check "no process is left" nothing_runs
+done
+
+echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
+[ "$failures" -eq 0 ]
