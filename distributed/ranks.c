@@ -6,29 +6,29 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static _Thread_local DistTransport transport = { .ranks = 1 };
-static _Thread_local DistTraffic traffic;
+static _Thread_local DistTransport ranks_transport = { .ranks = 1 };
+static _Thread_local DistTraffic ranks_traffic;
 
 int dist_rank(void)
 {
-    return transport.rank;
+    return ranks_transport.rank;
 }
 
 int dist_ranks(void)
 {
-    return transport.ranks;
+    return ranks_transport.ranks;
 }
 
 DistTraffic dist_traffic(void)
 {
-    return traffic;
+    return ranks_traffic;
 }
 
 DistPart dist_part(int64_t count)
 {
     if (count < 0)
         error_raise("dist_part: count is %lld, expected 0 or more", (long long)count);
-    const int64_t rank = transport.rank, ranks = transport.ranks;
+    const int64_t rank = ranks_transport.rank, ranks = ranks_transport.ranks;
     const int64_t whole = count / ranks, rest = count % ranks; /* the first `rest` have one more */
     return (DistPart){ rank * whole + (rank < rest ? rank : rest), whole + (rank < rest) };
 }
@@ -37,30 +37,30 @@ DistPart dist_part(int64_t count)
 
 /* Other ranks that raise at the same time, as all do whose weights differ, leave the printing to
  * rank 0, which ends them while they wait. */
-static void print_and_end(const char *sentence, void *context)
+static void print_and_abort(const char *sentence, void *context)
 {
     (void)context;
-    if (transport.rank > 0)
+    if (ranks_transport.rank > 0)
         usleep(300000);
     fflush(stdout);
-    fprintf(stderr, "rank %d of %d: %s\n", transport.rank, transport.ranks, sentence);
+    fprintf(stderr, "rank %d of %d: %s\n", ranks_transport.rank, ranks_transport.ranks, sentence);
     dist_abort(EXIT_FAILURE);
 }
 
 void dist_start_with(DistTransport given)
 {
-    if (transport.end)
+    if (ranks_transport.end)
         error_raise("dist_start: it was called before; call dist_finish in between");
     if (given.ranks < 1 || given.ranks > DIST_MAX_RANKS || given.rank < 0 ||
         given.rank >= given.ranks)
         error_raise("dist_start: rank %d of %d, expected 0 to ranks - 1, of at most %d", given.rank,
                     given.ranks, DIST_MAX_RANKS);
-    transport = given;
-    traffic = (DistTraffic){ 0 };
+    ranks_transport = given;
+    ranks_traffic = (DistTraffic){ 0 };
     tape_process = (uint64_t)given.rank;
     if (given.ranks == 1)
         return;
-    error_set_default(print_and_end);
+    error_set_default(print_and_abort);
     const char own[] = TAPEGRAD_VERSION, real = sizeof(Real);
     dist_need_equal("versions of tapegrad", own, sizeof own);
     dist_need_equal("types of Real", &real, sizeof real);
@@ -68,17 +68,17 @@ void dist_start_with(DistTransport given)
 
 void dist_finish(void)
 {
-    if (transport.end)
-        transport.end(transport.context, 0);
-    transport = (DistTransport){ .ranks = 1 };
+    if (ranks_transport.end)
+        ranks_transport.end(ranks_transport.context, 0);
+    ranks_transport = (DistTransport){ .ranks = 1 };
     tape_process = 0;
 }
 
 void dist_abort(int status)
 {
     fflush(NULL);
-    if (transport.end)
-        transport.end(transport.context, status);
+    if (ranks_transport.end)
+        ranks_transport.end(ranks_transport.context, status);
     exit(status);
 }
 
@@ -96,58 +96,60 @@ __attribute__((weak)) void dist_start(void)
 }
 
 /* ------------------------------------------------------------------------------------- exchange */
-static void count(const int64_t *offsets, int64_t unit)
+static void count_traffic(const int64_t *offsets, int64_t unit)
 {
-    const int r = transport.rank;
-    traffic.bytes += (offsets[transport.ranks] - (offsets[r + 1] - offsets[r])) * unit;
-    traffic.calls++;
+    const int r = ranks_transport.rank;
+    ranks_traffic.bytes += (offsets[ranks_transport.ranks] - (offsets[r + 1] - offsets[r])) * unit;
+    ranks_traffic.calls++;
 }
 
 void dist_all_gather(void *buffer, const int64_t *offsets)
 {
-    if (transport.ranks == 1)
+    if (ranks_transport.ranks == 1)
         return;
-    count(offsets, 1);
-    transport.all_gather(transport.context, buffer, offsets);
+    count_traffic(offsets, 1);
+    ranks_transport.all_gather(ranks_transport.context, buffer, offsets);
 }
 
 void dist_gather(void *buffer, const int64_t *offsets)
 {
-    if (transport.ranks == 1)
+    if (ranks_transport.ranks == 1)
         return;
-    traffic.bytes += transport.rank ? offsets[transport.rank + 1] - offsets[transport.rank] : 0;
-    traffic.calls++;
-    transport.gather(transport.context, buffer, offsets);
+    ranks_traffic.bytes += ranks_transport.rank
+                               ? offsets[ranks_transport.rank + 1] - offsets[ranks_transport.rank]
+                               : 0;
+    ranks_traffic.calls++;
+    ranks_transport.gather(ranks_transport.context, buffer, offsets);
 }
 
 void dist_reduce_scatter(Real *buffer, const int64_t *offsets)
 {
-    if (transport.ranks == 1)
+    if (ranks_transport.ranks == 1)
         return;
-    count(offsets, sizeof(Real));
-    transport.reduce_scatter(transport.context, buffer, offsets);
+    count_traffic(offsets, sizeof(Real));
+    ranks_transport.reduce_scatter(ranks_transport.context, buffer, offsets);
 }
 
 void dist_all_gather_rows(void *all, size_t bytes)
 {
     int64_t offsets[DIST_MAX_RANKS + 1];
-    for (int r = 0; r <= transport.ranks; r++)
+    for (int r = 0; r <= ranks_transport.ranks; r++)
         offsets[r] = r * (int64_t)bytes;
     dist_all_gather(all, offsets);
 }
 
 void dist_sum(double *values, int n)
 {
-    if (transport.ranks == 1)
+    if (ranks_transport.ranks == 1)
         return;
     const size_t bytes = (size_t)n * sizeof *values;
-    double *all = memory_allocate((size_t)transport.ranks * bytes);
+    double *all = memory_allocate((size_t)ranks_transport.ranks * bytes);
     if (!all)
         error_raise("dist_sum: memory is exhausted");
-    memcpy(all + transport.rank * n, values, bytes);
+    memcpy(all + ranks_transport.rank * n, values, bytes);
     dist_all_gather_rows(all, bytes);
     memcpy(values, all, bytes);
-    for (int r = 1; r < transport.ranks; r++)
+    for (int r = 1; r < ranks_transport.ranks; r++)
         for (int i = 0; i < n; i++)
             values[i] += all[r * n + i];
     free(all);
@@ -161,7 +163,7 @@ bool dist_any(bool here)
 }
 
 /* FNV-1a */
-static uint64_t hash(const void *data, size_t bytes)
+static uint64_t hash_of_bytes(const void *data, size_t bytes)
 {
     uint64_t h = 0xcbf29ce484222325;
     for (size_t i = 0; i < bytes; i++)
@@ -171,17 +173,17 @@ static uint64_t hash(const void *data, size_t bytes)
 
 void dist_need_equal(const char *what, const void *data, size_t bytes)
 {
-    if (transport.ranks == 1)
+    if (ranks_transport.ranks == 1)
         return;
-    uint64_t *all = memory_allocate((size_t)transport.ranks * sizeof *all);
+    uint64_t *all = memory_allocate((size_t)ranks_transport.ranks * sizeof *all);
     if (!all)
         error_raise("dist_need_equal: memory is exhausted");
-    all[transport.rank] = hash(data, bytes);
+    all[ranks_transport.rank] = hash_of_bytes(data, bytes);
     dist_all_gather_rows(all, sizeof *all);
     int rank = 0;
-    while (rank < transport.ranks && all[rank] == all[0])
+    while (rank < ranks_transport.ranks && all[rank] == all[0])
         rank++;
     free(all);
-    if (rank < transport.ranks)
+    if (rank < ranks_transport.ranks)
         error_raise("the %s of ranks 0 and %d differ, expected the same on all ranks", what, rank);
 }

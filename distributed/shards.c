@@ -37,7 +37,7 @@ static void divide(const Params *params, int64_t *offsets, int ranks)
         const double target = (double)params->flat_count * r / ranks;
         for (; i < params_count(params); i++) {
             const Tensor *weight = params_at(params, i);
-            const int64_t start = weight->data - params->flat_values.data;
+            const int64_t start = params_offset(params, weight);
             if (weight->base && weight->base->data != weight->data)
                 continue;
             if (fabs((double)start - target) > fabs((double)border - target))
@@ -101,7 +101,7 @@ static double share_of(const char *function, const Params *params)
     return own / sums[0];
 }
 
-static void reduce(const char *function, Params *params)
+static void reduce_gradients(const char *function, Params *params)
 {
     if (device_is_capturing(params->device))
         error_raise("%s: this step is replayed, expected a step without tape_replay: it "
@@ -119,13 +119,13 @@ static void reduce(const char *function, Params *params)
     host_free(params, host);
 }
 
-static double sum(double part)
+static double sum_over_ranks(double part)
 {
     dist_sum(&part, 1);
     return part;
 }
 
-static void gather(const Params *params, Real *flat)
+static void gather_ranges(const Params *params, Real *flat)
 {
     int64_t bytes[DIST_MAX_RANKS + 1];
     bytes_of(division_of(params), bytes);
@@ -135,7 +135,7 @@ static void gather(const Params *params, Real *flat)
     host_free(params, host);
 }
 
-static void collect(const Params *params, Real *whole, const Real *part)
+static void collect_ranges(const Params *params, Real *whole, const Real *part)
 {
     const Division *division = division_of(params);
     const FlatRange own = division->shards.own;
@@ -152,12 +152,14 @@ static void collect(const Params *params, Real *whole, const Real *part)
     free(host);
 }
 
-static bool agree(bool ok)
+static bool agree_all(bool ok)
 {
-    enum { BYTES = 512 };
+    enum { BYTES = 1024 };
+    if (!dist_any(!ok))
+        return true;
     char *all = memory_allocate((size_t)dist_ranks() * BYTES);
     if (!all)
-        error_raise("dist: memory is exhausted");
+        error_raise("optim_save: memory is exhausted");
     memset(all, 0, (size_t)dist_ranks() * BYTES);
     if (!ok)
         snprintf(all + dist_rank() * BYTES, BYTES, "%s", tapegrad_error());
@@ -193,7 +195,7 @@ static void check_equal(const Optimizer *optimizer)
 }
 
 /* Rank 0's weights and constants to all. */
-static void broadcast(Params *params)
+static void broadcast_weights(Params *params)
 {
     int64_t offsets[DIST_MAX_RANKS + 1] = { 0 };
     const int64_t bytes = params->flat_count * (int64_t)sizeof(Real);
@@ -228,9 +230,11 @@ void dist_optimizer(Optimizer *optimizer)
         const FlatRange own = { division->offsets[rank],
                                 division->offsets[rank + 1] - division->offsets[rank] };
         division->weight = 1;
-        division->shards = (Shards){ own, rank, reduce, sum, gather, collect, agree };
+        division->shards =
+            (Shards){ own,           rank,           reduce_gradients, sum_over_ranks,
+                      gather_ranges, collect_ranges, agree_all };
         params->shards = &division->shards;
-        broadcast(params);
+        broadcast_weights(params);
     }
     optim_set_range("dist_optimizer", optimizer, params->shards->own);
 }

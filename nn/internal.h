@@ -79,6 +79,12 @@ struct Params {
     char error[192]; /* why the allocation failed */
 };
 
+/* The weight's first element in the flat buffers, which are allocated. */
+static inline int64_t params_offset(const Params *params, const Tensor *weight)
+{
+    return weight->data - params->flat_values.data;
+}
+
 /* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
  * sentence. */
 const char *params_allocate(Params *params);

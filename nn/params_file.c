@@ -19,15 +19,10 @@ static size_t part_bytes(const Params *params)
     return (size_t)params->flat_count * sizeof(Real);
 }
 
-static int64_t offset_of(const Params *params, const Tensor *weight)
-{
-    return weight->data - params->flat_values.data;
-}
-
 /* The weight's elements in a flat buffer. */
 static Real *elements_of(const Params *params, const Tensor *weight, Real *flat)
 {
-    return flat + offset_of(params, weight);
+    return flat + params_offset(params, weight);
 }
 
 /* The constants that have a name. */
@@ -149,7 +144,7 @@ static bool read_parts(const Params *params, const FileParts *parts, const Tenso
     for (int i = 0; ok && i < parts->count * weights; i++) {
         const Tensor *weight = params_at(params, i % weights);
         const FilePart *part = &parts->list[i / weights];
-        const int64_t start = offset_of(params, weight) - part->range.first;
+        const int64_t start = params_offset(params, weight) - part->range.first;
         ok = tensor_file_read(file, prefixed(part->prefix, weight).text, weight->shape, host);
         if (ok && write && start >= 0 && start < part->range.count)
             device_copy_in(params->device, part->data + start, host, tensor_bytes(weight));

@@ -25,7 +25,8 @@ static FileParts parts_of(const Optimizer *optimizer)
 
 /* The parts of which each process has its own range become whole in the process that writes the
  * file, in blocks of the caller. False when memory is exhausted, or without ok, in some process. */
-static bool collect(const Params *params, FileParts *parts, Block *blocks[MAX_FILE_PARTS], bool ok)
+static bool collect_parts(const Params *params, FileParts *parts, Block *blocks[MAX_FILE_PARTS],
+                          bool ok)
 {
     const Shards *shards = params->shards;
     if (!shards)
@@ -135,7 +136,7 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
         all.list || error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
     FileParts parts = parts_of(optimizer);
     Block *blocks[MAX_FILE_PARTS] = { NULL };
-    ok = collect(params, &parts, blocks, ok);
+    ok = collect_parts(params, &parts, blocks, ok);
     if (ok)
         add_all(&all, optimizer, tape);
     for (int i = 0; ok && i < text_count; i++)

@@ -32,11 +32,6 @@ static uint8_t *device_table(const Groups *groups)
     return (uint8_t *)((StepScalars *)groups->block->data + MAX_GROUPS);
 }
 
-static int64_t offset_of(const Optimizer *optimizer, const Tensor *weight)
-{
-    return weight->data - params_flat_values(optimizer->params)->data;
-}
-
 static size_t device_bytes(int64_t units)
 {
     return MAX_GROUPS * sizeof(StepScalars) + (size_t)units;
@@ -47,7 +42,7 @@ Groups *groups_new(Optimizer *optimizer)
     const int weights = params_count(optimizer->params);
     int bits = MAX_UNIT_BITS;
     for (int i = 0; i < weights; i++)
-        while (offset_of(optimizer, params_at(optimizer->params, i)) % (1 << bits) != 0)
+        while (params_offset(optimizer->params, params_at(optimizer->params, i)) % (1 << bits) != 0)
             bits--;
     const int64_t units = optimizer->params->flat_count >> bits;
     const size_t table_bytes = (size_t)units + (size_t)weights;
@@ -154,7 +149,7 @@ void groups_update(Optimizer *optimizer)
         return;
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
-        const int64_t start = offset_of(optimizer, weight), end = start + tensor_count(weight);
+        const int64_t start = params_offset(params, weight), end = start + tensor_count(weight);
         const uint8_t group = weight->requires_grad ? groups->of_weight[i] : FROZEN;
         for (int64_t unit = start >> groups->unit_bits; unit << groups->unit_bits < end; unit++)
             groups->table[unit] = group;

@@ -172,8 +172,7 @@ static MuonMatrix matrix_of(const Optimizer *o, const MuonConfig *config, const 
     const double r = (double)rows, c = (double)columns;
     const double scale =
         config->scale == MUON_MATCH_RMS_ADAMW ? 0.2 * sqrt(fmax(r, c)) : sqrt(fmax(1, r / c));
-    return (MuonMatrix){ weight, weight->data - params_flat_values(o->params)->data, rows, columns,
-                         (Real)scale };
+    return (MuonMatrix){ weight, params_offset(o->params, weight), rows, columns, (Real)scale };
 }
 
 static void check_config(Params *params, const MuonConfig *config)

@@ -8,18 +8,18 @@ cd "$(dirname "$0")/.."
 directory=${1:-$(mktemp -d)}
 [ $# -gt 0 ] || trap 'rm -rf "$directory"' EXIT
 mkdir -p "$directory"
-cp -r Makefile *.mk *.awk tapegrad.h tensor autograd ops nn optim examples tests "$directory"
+cp -r Makefile *.mk *.awk tapegrad.h tensor autograd ops nn optim distributed examples tests "$directory"
 cd "$directory"
-find tensor autograd ops nn optim -depth \( -name cpu -o -name cuda \) -exec rm -rf {} +
+find tensor autograd ops nn optim distributed -depth \( -name cpu -o -name cuda \) -exec rm -rf {} +
 
 echo '== one command line'
-set -- $(find tensor autograd ops nn optim -name '*.c')
+set -- $(find tensor autograd ops nn optim distributed -name '*.c' -not -path '*/mpi/*')
 ${CC:-cc} -O3 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm
 ./two_moons
 
 echo '== the tests'
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
-       gates delta_rule lsh_attention features recurrent ctc layers qwen3_next params optim checkpoint
+       gates delta_rule lsh_attention features recurrent ctc layers qwen3_next params optim checkpoint distributed
        file tape recompute replay recovery sampling math'
 targets=
 for test in $tests; do [ ! -f "tests/test_$test.c" ] || targets="$targets build/tests/test_$test"; done

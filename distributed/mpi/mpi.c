@@ -130,7 +130,7 @@ static void end(void *context, int status)
     MPI_Finalize();
 }
 
-/* ------------------------------------------------------------------------------ the processors */
+/* ------------------------------------------------------------------------------- the processors */
 
 /* mpirun binds a process to one core by default; with more threads than processors they wait for
  * each other. */
