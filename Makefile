@@ -169,7 +169,7 @@ $(BUILD)/programs/%: $$(call parts,%) $(MPI_LIBRARY) $(LIBRARY)
 	@mkdir -p $(@D)
 	@$(LINK) $^ $(LIBS) -o $@
 
-$(BUILD)/bench/%: $(BUILD)/bench/%.o $(call helpers,bench) $(LIBRARY)
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(call helpers,bench) $(MPI_LIBRARY) $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(call helpers,tests) $(LIBRARY)
@@ -193,7 +193,7 @@ $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 ifeq ($(MPI),yes)
-$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS): private CC := $(MPICC)
+$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step: private CC := $(MPICC)
 endif
 
 # ------------------------------------------------------------------------------------------------- runs

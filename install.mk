@@ -17,11 +17,17 @@ install-files: library
 	    'Cflags: -I$${prefix}/include/tapegrad $(filter -DTAPEGRAD_DOUBLE,$(DEFINES))' \
     'Libs: -L$${prefix}/lib -ltapegrad' \
 	    'Libs.private: -fopenmp $(LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad.pc
+	@$(if $(MPI_LIBRARY),install -m 644 $(MPI_LIBRARY) $(DESTDIR)$(PREFIX)/lib && \
+	    printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad-mpi' \
+	    'Description: tapegrad with dist_start by MPI; compile by mpicc' 'Version: $(VERSION)' \
+	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${prefix}/lib -ltapegrad_mpi' \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad-mpi.pc)
 	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
 
 # Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
 INSTALLED_HEADERS := $(addprefix include/tapegrad/,$(HEADERS))
 INSTALLED := $(INSTALLED_HEADERS) lib/pkgconfig/tapegrad.pc \
+             $(if $(MPI_LIBRARY),lib/libtapegrad_mpi.a lib/pkgconfig/tapegrad-mpi.pc) \
              $(addprefix lib/,libtapegrad.a libtapegrad.so $(SONAME) libtapegrad.so.$(VERSION))
 uninstall:
 	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))

@@ -1,7 +1,10 @@
 /* A training step of the copy task's model: forward, backward, RAdam.
  *
  * The table has the rate of its matrix products, 6 floating-point operations per weight and token.
- * The rest of the step's time is spent in other kernels and in memory accesses. */
+ * The rest of the step's time is spent in other kernels and in memory accesses.
+ *
+ * Under mpirun the ranks share the batch: the table then has the time of the update, too, which
+ * exchanges gradients and weights, and the time of a sum over the ranks, which is all latency. */
 #include "bench/common.h"
 
 #include <stdlib.h>
@@ -30,7 +33,8 @@ typedef struct Step {
     Linear head;
     Optimizer *optimizer;
     Tape *tape;
-    Tensor *tokens; /* [batch, length] */
+    Tensor *tokens; /* [batch, length], of this rank's part of the batch */
+    double update;  /* seconds in optim_step */
 } Step;
 
 static void run(void *context)
@@ -43,16 +47,43 @@ static void run(void *context)
     Tensor *logits = nn_linear_forward(s->tape, &s->head, x);
     Tensor *loss = op_cross_entropy(s->tape, logits, s->tokens, NULL);
     tape_backward(s->tape, loss);
+    const double start = bench_seconds();
     optim_step(s->optimizer);
+    s->update = bench_seconds() - start;
 }
 
-static void measure(BenchOptions *options, Preset preset, AttentionKind attention, Real dropout)
+enum { MAX_STEPS = 1000 };
+
+/* Ranks take the same number of steps. */
+static Timing step_of_ranks(Step *s, int64_t steps)
+{
+    double times[MAX_STEPS], updates[MAX_STEPS], sums[MAX_STEPS];
+    for (int64_t i = -2; i < steps; i++) {
+        double sum = 0, start = bench_seconds();
+        tape_reset(s->tape);
+        run(s);
+        const double end = bench_seconds();
+        dist_sum(&sum, 1);
+        if (i < 0)
+            continue;
+        times[i] = 1e3 * (end - start);
+        updates[i] = 1e3 * s->update;
+        sums[i] = 1e3 * (bench_seconds() - end);
+    }
+    s->update = bench_timing(updates, (int)steps).median;
+    printf("update %.2f ms, sum %.3f ms\n", s->update, bench_timing(sums, (int)steps).median);
+    return bench_timing(times, (int)steps);
+}
+
+static void measure(BenchOptions *options, Preset preset, AttentionKind attention, Real dropout,
+                    int64_t steps)
 {
     Device *device = options->device;
     preset.config.attention = attention;
     preset.config.dropout = dropout;
     const int64_t width = preset.config.heads * preset.config.head_dim;
-    const int64_t tokens = preset.batch * preset.length;
+    const int64_t all_tokens = preset.batch * preset.length;
+    const int64_t batch = dist_part(preset.batch).count, tokens = batch * preset.length;
     Params *params = params_new(device, 1);
     Step s = { .params = params };
     s.embedding = nn_embedding(params, "embedding", SYMBOLS, width / 2);
@@ -62,8 +93,10 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     AdamConfig adam = optim_adam_config(1e-3);
     adam.weight_decay = 0.01;
     s.optimizer = optim_radam(params, adam);
+    dist_optimizer(s.optimizer);
+    dist_set_weight(params, (double)batch);
     s.tape = bench_tape(options);
-    s.tokens = tape_persistent_i32(s.tape, shape(preset.batch, preset.length));
+    s.tokens = tape_persistent_i32(s.tape, shape(batch, preset.length));
     int32_t *host = malloc((size_t)tokens * sizeof *host);
     if (!host)
         exit(EXIT_FAILURE);
@@ -74,14 +107,14 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     free(host);
 
     device_reset_peak(device);
-    Timing ms = bench_step(options, s.tape, run, &s);
+    Timing ms = steps ? step_of_ranks(&s, steps) : bench_step(options, s.tape, run, &s);
     const double peak = (double)device_memory(device).peak / (1 << 20);
-    const double products = 6.0 * (double)tokens * (double)params_elements(params);
+    const double products = 6.0 * (double)all_tokens * (double)params_elements(params);
     const bool linear = attention == ATTENTION_CAUSAL_LINEAR;
     const int64_t kernels = tape_replay_kernels(s.tape);
     printf("%-6s %-8s %5.1f %10.2f ms (%.2f to %.2f) %9.0f tokens/s %6.0f GFLOP/s %8.1f MiB",
            preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.min, ms.max,
-           1e3 * (double)tokens / ms.median, products / ms.median * 1e-6, peak);
+           1e3 * (double)all_tokens / ms.median, products / ms.median * 1e-6, peak);
     if (kernels > 0)
         printf(" %4lld kernels", (long long)kernels);
     printf("\n");
@@ -99,19 +132,29 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
+    dist_start();
+    if (dist_rank() > 0 && !freopen("/dev/null", "w", stdout))
+        return EXIT_FAILURE;
+    const char *only = NULL, *kind = NULL;
+    int64_t steps = dist_ranks() > 1 ? 10 : 0;
     const BenchOption more[] = {
         { "preset", "measure only this one: small, quick or paper", NULL, 0, &only },
+        { "attention", "measure only this one: linear or softmax", NULL, 0, &kind },
+        { "steps", "exactly this number of steps, at most 1000 (under mpirun: 10)", &steps, 1,
+          NULL },
         { 0 },
     };
     BenchOptions options = bench_begin_with(argc, argv, "a training step of the copy task", more);
     printf("%s; GFLOP/s counts only matrix products\npreset attention dropout\n",
            bench_where(&options).text);
+    steps = steps > MAX_STEPS ? MAX_STEPS : steps;
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         for (int form = 0; form < 4 && !(only && strcmp(only, presets[i].name)); form++)
-            measure(&options, presets[i],
-                    form < 2 ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
-                    form % 2 ? (Real)0.1 : 0);
+            if (!kind || strcmp(kind, form < 2 ? "softmax" : "linear"))
+                measure(&options, presets[i],
+                        form < 2 ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
+                        form % 2 ? (Real)0.1 : 0, steps);
     bench_end(&options);
+    dist_finish();
     return EXIT_SUCCESS;
 }

@@ -49,6 +49,7 @@ $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/m
 # Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
 faults: $(BUILD)/programs/copy_task $(BUILD)/programs/mnist $(BUILD)/tests/faults/savers
 	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
+	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(COUNT) tests/test_mpi.sh
 
 # Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
 test-cuda-faults:

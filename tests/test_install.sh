@@ -43,6 +43,17 @@ check "linking a program with a name of the library's" compile_file "$directory/
 same_output() { cmp <("$directory/static") <("$directory/own"); }
 check "running it" same_output
 
+# Two processes, if the build has MPI.
+ranks() {
+    printf '%s\n' '#include <tapegrad.h>' 'int main(void) { dist_start(); double one = 1; dist_sum(&one, 1);' \
+        'dist_finish(); return one != 2; }' >"$directory/ranks.c"
+    OMPI_CC="${CC:-gcc}" MPICH_CC="${CC:-gcc}" mpicc -std=gnu11 $sanitize "$directory/ranks.c" \
+        $(pkg-config --cflags --libs tapegrad-mpi) -o "$directory/ranks" &&
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0 \
+            mpirun -np 2 "$directory/ranks"
+}
+[ ! -f "$build/libtapegrad_mpi.a" ] || check "two processes by MPI" ranks
+
 # A program that drops the result of a function on files is warned.
 warned() {
     local call
