@@ -77,7 +77,7 @@ check "a program for the other Real links" must_not_link
 # All exported names have the public prefixes.
 exported() {
     nm -D --defined-only "$directory/usr/lib/libtapegrad.so" | awk '{ print $3 }' |
-        grep -vE '^(device|tensor|random|shape|tape|op|params|nn|optim)_|^gradient_check$|^tapegrad_|^_|^\.' | grep . && return 1
+        grep -vE '^(device|tensor|random|shape|tape|op|params|nn|optim|dist)_|^gradient_check$|^tapegrad_|^_|^\.' | grep . && return 1
     return 0
 }
 [ -n "$sanitize" ] || check "exported names" exported
