@@ -25,7 +25,7 @@
 # DEVICE=cpu|cuda: where tests run
 # PDL=yes: programmatic dependent launch, for compute capability 9.0 and later (no until measured)
 # WERROR=yes, as CI sets it: warnings are errors
-# MPI=yes|no: whether programs train in several processes; by default where mpicc is found
+# MPI=yes|no: whether programs train in several processes; by default where mpicc is found (MPICC=)
 # ONEDNN=yes|no: whether oneDNN multiplies large matrices; by default where its header is found
 
 ifeq ($(MAKELEVEL),0)
@@ -50,9 +50,10 @@ finds     = $(shell $(CC) -E $(addprefix -include ,$(1)) -x c /dev/null >/dev/nu
 # oneDNN is optional. It has no products in double, and none but loops on other processors.
 ONEDNN   := $(or $(call finds,dnnl.h),no)
 USES_ONEDNN := $(and $(filter yes,$(ONEDNN)),$(filter float,$(REAL)),$(filter x86_64-%,$(TARGET)))
-# MPI is optional. Programs of its users are compiled and linked by mpicc, which calls our compiler.
-MPI      := $(if $(and $(NATIVE),$(shell command -v mpicc)),yes,no)
-MPICC    := OMPI_CC='$(CC)' MPICH_CC='$(CC)' mpicc
+# MPI is optional. What uses it is compiled and linked by mpicc, which calls our compiler.
+MPICC    ?= mpicc
+MPI      := $(if $(and $(NATIVE),$(shell command -v $(MPICC))),yes,no)
+MPI_CC   := OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC)
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
 SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
@@ -193,7 +194,7 @@ $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 ifeq ($(MPI),yes)
-$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step: private CC := $(MPICC)
+$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step: private CC := $(MPI_CC)
 endif
 
 # ------------------------------------------------------------------------------------------------- runs
