@@ -113,6 +113,8 @@ static Attention attention_new(Params *params, const char *name, TransformerConf
         .lsh_chunk = config.lsh_chunk,
         .lsh_buckets = config.lsh_buckets,
         .max_beta = config.max_beta,
+        .rotary_dims = config.rotary_dims,
+        .rotary_base = config.rotary_base,
     };
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
@@ -387,6 +389,13 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
     Tensor *packed = split_heads(tape, &attention->input, x, D);
     if (attention->convolution.weight)
         packed = convolve_heads(tape, attention, packed, options.key_lengths, cache);
+    if (attention->rotary_dims)
+        packed = op_rotary(tape, packed,
+                           (RotaryOptions){ .dims = attention->rotary_dims,
+                                            .heads = 2 * attention->heads,
+                                            .base = attention->rotary_base,
+                                            .halves = true,
+                                            .positions = cache ? cache->positions : NULL });
     const Gates gates = gates_of(tape, attention, x);
     Tensor *out = attend(tape, attention, packed, NULL, NULL, options, gates, cache);
     if (attention->norm.weight)

@@ -340,6 +340,10 @@ typedef struct TransformerConfig {
     double max_beta;         /* 1: of the delta rule; in (0, 2] */
     int64_t convolution;     /* 0: none. Causal linear attention and the delta rule: taps of a
                               * causal convolution over queries, keys and values, then silu */
+    int64_t rotary_dims;     /* 0: none. Causal softmax and causal linear attention: even, at most
+                              * head_dim; op_rotary of these first elements of each query and key,
+                              * in halves, before the feature map */
+    double rotary_base;      /* 10000: of rotary_dims */
     bool output_gate;        /* false; true: of these too: the result times silu(x Wg^T + bg) */
     double dropout;          /* 0 */
     int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
@@ -365,6 +369,8 @@ typedef struct Attention {
     Features features;
     AttentionForm form;
     int64_t lsh_rounds, lsh_chunk, lsh_buckets;
+    int64_t rotary_dims; /* 0: none */
+    double rotary_base;
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
     bool unnormalized;
     double max_beta;
@@ -474,7 +480,8 @@ typedef struct GenerationConfig {
  * be registered before, as this allocates the flat buffers. Raises unless the attention of each
  * layer is ATTENTION_CAUSAL_LINEAR (with any feature map), ATTENTION_DELTA_RULE or
  * ATTENTION_CAUSAL_SOFTMAX without a decay, inside a replayed step, and for a precision or 8-bit
- * weights that the device, a double-precision build, or layers that differ or have gates lack. */
+ * weights that the device, a double-precision build, or layers that differ, have gates or rotary
+ * positions lack. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);

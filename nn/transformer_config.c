@@ -26,6 +26,8 @@ enum {
     ROW(convolution, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
     ROW(output_gate, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
     ROW(unnormalized, CAUSAL_LINEAR, "causal linear")                                              \
+    ROW(rotary_dims, CAUSAL_LINEAR | CAUSAL_SOFTMAX, "causal linear or causal softmax")            \
+    ROW(rotary_base, CAUSAL_LINEAR | CAUSAL_SOFTMAX, "causal linear or causal softmax")            \
     ROW(softmax_decay, CAUSAL_SOFTMAX, "causal softmax")                                           \
     ROW(max_beta, DELTA_RULE, "the delta rule")
 
@@ -95,6 +97,12 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
         c.max_beta = 1;
     if (!(c.max_beta >= 0 && c.max_beta <= 2))
         error_raise("%s: max_beta is %g, expected 0 < max_beta <= 2", function, c.max_beta);
+    if (c.rotary_dims < 0 || c.rotary_dims % 2 != 0 || c.rotary_dims > c.head_dim)
+        error_raise("%s: rotary_dims is %lld, expected an even number from 0 to head_dim %lld",
+                    function, (long long)c.rotary_dims, (long long)c.head_dim);
+    if (!(c.rotary_base >= 0 && isfinite(c.rotary_base)) || (c.rotary_base > 0 && !c.rotary_dims))
+        error_raise("%s: rotary_base is %g, expected more than 0, with rotary_dims, or 0 for 10000",
+                    function, c.rotary_base);
     if (c.convolution == 1)
         error_raise("%s: convolution is 1, expected 2 or more taps, or 0: none", function);
     if (!(c.dropout >= 0 && c.dropout < 1))

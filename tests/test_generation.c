@@ -123,12 +123,15 @@ static const TransformerConfig kinds[] = {
       .output_gate = true },
     { .features = FEATURES_POLYNOMIAL, .decay = DECAY_LEARNED, .convolution = 2 },
     { .attention = ATTENTION_DELTA_RULE, .max_beta = 2 },
+    { .attention = ATTENTION_CAUSAL_SOFTMAX, .rotary_dims = 4 },
+    { .rotary_dims = 2, .rotary_base = 100, .pre_norm = true },
     { .layers = 3,
       .attention = ATTENTION_DELTA_RULE,
       .decay = DECAY_LEARNED,
       .convolution = 4,
       .output_gate = true,
       .pre_norm = true,
+      .rotary_dims = 2,
       .layer_attention = { [1] = ATTENTION_CAUSAL_SOFTMAX } },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -1065,9 +1068,10 @@ TEST(gates_decode_in_float32)
     begin((TransformerConfig){ .decay = DECAY_LEARNED });
     for (int i = 1; i < STORED; i++) {
         stored = all_stored[i];
-        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ or "
-                                     "have gates"
-                             : STATE "bf16 is not available for layers that differ or have gates",
+        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ, "
+                                     "have gates or rotary positions"
+                             : STATE "bf16 is not available for layers that differ, have gates or "
+                                     "rotary positions",
                       new_state(1, LENGTH));
     }
     end();

@@ -264,6 +264,14 @@ TEST(invalid_configs_raise)
                   nn_transformer(params, "t", CONFIG(.lsh_buckets = 3)));
     assert_raises("nn_transformer: lsh_chunk is -1, expected 1 to 1048576, or 0 for the default",
                   nn_transformer(params, "t", CONFIG(.lsh_chunk = -1)));
+    assert_raises("nn_transformer: rotary_dims is 3, expected an even number from 0 to head_dim 32",
+                  nn_transformer(params, "t", CONFIG(.rotary_dims = 3)));
+    assert_raises("nn_transformer: rotary_dims is 34, expected an even number from 0 to head_dim "
+                  "32",
+                  nn_transformer(params, "t", CONFIG(.rotary_dims = 34)));
+    assert_raises("nn_transformer: rotary_base is 10, expected more than 0, with rotary_dims, or 0 "
+                  "for 10000",
+                  nn_transformer(params, "t", CONFIG(.rotary_base = 10)));
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
@@ -331,6 +339,9 @@ TEST(fields_that_no_layer_reads_raise)
                   nn_transformer(params, "t", CONFIG(.softmax_decay = DECAY_CONSTANT)));
     assert_raises(SET("max_beta") "the delta rule",
                   nn_transformer(params, "t", CONFIG(.max_beta = 2)));
+    assert_raises(
+        SET("rotary_dims") "causal linear or causal softmax",
+        nn_transformer(params, "t", CONFIG(.attention = ATTENTION_SOFTMAX, .rotary_dims = 2)));
     assert_raises(SET("unnormalized") "causal linear",
                   nn_transformer(params, "t",
                                  CONFIG(.attention = ATTENTION_DELTA_RULE, .unnormalized = true)));
@@ -764,6 +775,45 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
 
 /* Only half the positions of the first sequence are keys: the contents of the other half
  * have no effect. */
+/* Softmax and linear attention with rotary positions are the operations on rotated queries and
+ * keys. */
+TEST(rotary_positions_rotate_queries_and_keys)
+{
+    enum {
+        B = 2,
+        N = 9,
+        HEADS = 3,
+        HEAD_DIM = 6,
+        ROTARY_DIMS = 4,
+        ROTARY_WIDTH = HEADS * HEAD_DIM
+    };
+    for (int softmax = 0; softmax < 2; softmax++) {
+        begin();
+        TransformerConfig config = { .heads = HEADS, .head_dim = HEAD_DIM };
+        config.rotary_dims = ROTARY_DIMS, config.rotary_base = 50;
+        config.attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR;
+        const Attention layer = nn_attention(params, "a", config);
+        Tensor *x =
+            tape_input(tape, test_normal(5, B * N * ROTARY_WIDTH), shape(B, N, ROTARY_WIDTH));
+        Tensor *out = nn_attention_forward(tape, &layer, x, (AttentionOptions){ 0 });
+        Tensor *packed = op_reshape(tape, nn_linear_forward(tape, &layer.input, x),
+                                    shape(B, N, 3 * HEADS, HEAD_DIM));
+        const RotaryOptions rotary = { .dims = ROTARY_DIMS, .base = 50, .halves = true };
+        Tensor *q = op_rotary(tape, op_slice(tape, packed, 2, 0, HEADS), rotary);
+        Tensor *k = op_rotary(tape, op_slice(tape, packed, 2, HEADS, HEADS), rotary);
+        Tensor *v = op_slice(tape, packed, 2, 2 * HEADS, HEADS);
+        Tensor *expected =
+            softmax ? op_causal_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ 0 })
+                    : op_causal_linear_attention(
+                          tape, q, k, v, (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
+        expected = op_reshape(tape, expected, shape(B, N, ROTARY_WIDTH));
+        expected = nn_linear_forward(tape, &layer.output, expected);
+        assert_near("rotary", test_values(out), test_values(expected), B * N * ROTARY_WIDTH,
+                    VECTOR_TOLERANCE);
+        end();
+    }
+}
+
 TEST(key_lengths_hide_positions)
 {
     begin();

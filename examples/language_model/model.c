@@ -41,6 +41,8 @@ Model model_new(Params *params, const LanguageOptions *options, const Vocabulary
     attention_set(&config, common->attention);
     Model model = { .context = options->context, .dropout = nn_dropout(common->dropout) };
     model.embedding = nn_embedding_with(params, "embedding", vocabulary->count, width, normal);
+    if (!strcmp(options->positions, "rotary"))
+        config.rotary_dims = common->head_dim;
     if (!strcmp(options->positions, "learned"))
         model.positions = params_add(params, "positions", shape(model.context, width), normal);
     model.transformer = nn_transformer(params, "transformer", config);

@@ -29,7 +29,7 @@ static const LanguageOptions presets[] = {
       .split = 0.1, .evaluate_every = 250 },
 };
 static const char *const preset_names[] = { "small", "shakespeare", NULL };
-static const char *const positions[] = { "learned", "none", NULL };
+static const char *const positions[] = { "learned", "rotary", "none", NULL };
 const char *const optimizer_names[] = { "adamw", "radam", "muon", "schedule-free", NULL };
 static const char *const step_precisions[] = {
     [PRECISION_FLOAT32] = "float32",
@@ -47,7 +47,7 @@ static const Option of_the_model[] = {
     { "context", WHOLE, OF_MODEL, AT(context), 1, 1048576, NULL, "tokens of a window" },
     { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attention_names, "causal" },
     { "positions", CHOICE, OF_MODEL, AT(positions), 0, 0, positions,
-      "embeddings of positions" },
+      "learned embeddings; rotary, in causal softmax and linear attention" },
 };
 static const Option of_training[] = {
     { "batch", WHOLE, OF_TRAINING, AT(common.batch), 1, 65536, NULL, "windows at a time" },

@@ -2,6 +2,8 @@
 #include "nn/decode/state.h"
 #include "ops/shared/indices.h"
 
+#include <stdlib.h>
+
 static void check_prefill_input(Tape *tape, const TransformerState *state, Tensor *x)
 {
     if (tape_is_recording(tape))
@@ -44,15 +46,37 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
     }
 }
 
+/* [B, N]: those of x, if a layer has rotary positions. */
+static Tensor *positions_of(Tape *tape, const TransformerState *state, const Tensor *x)
+{
+    bool rotary = false;
+    for (int64_t i = 0; i < state->transformer.layers; i++)
+        rotary |= state->transformer.layer[i].attention.rotary_dims > 0;
+    const int64_t B = state->B, N = x->shape.size[1];
+    if (!rotary)
+        return NULL;
+    int32_t *positions = memory_allocate((size_t)(B * N) * sizeof *positions);
+    if (!positions)
+        tape_error(tape, "nn_transformer: memory is exhausted: positions [%lld,%lld]", (long long)B,
+                   (long long)N);
+    for (int64_t i = 0; i < B * N; i++)
+        positions[i] = state->counts[i / N] + (int32_t)(i % N);
+    Tensor *tensor = tape_input_i32(tape, positions, shape(B, N));
+    free(positions);
+    return tensor;
+}
+
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
 {
     Tensor *after = state->recurrent ? tape_tensor(tape, shape(state->recurrent)) : NULL;
     AttentionCache caches[NN_MAX_LAYERS] = { 0 };
+    Tensor *positions = positions_of(tape, state, form.x);
     for (int64_t i = 0; i < state->transformer.layers; i++)
         caches[i] = (AttentionCache){
             .state = &state->layer[i],
             .counts = state->counts,
             .lengths = form.cached_lengths,
+            .positions = positions,
         };
     StateTensor list[MAX_STATE_TENSORS];
     const int tensors = state_tensors(state, list);

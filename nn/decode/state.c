@@ -29,7 +29,7 @@ static void check_attention(const Transformer *transformer)
     }
 }
 
-/* Whether a backend's engine computes the layers: all alike, without gates. */
+/* Whether a backend's engine computes the layers: all alike, without gates and rotary positions. */
 static bool has_engine(const Transformer *transformer)
 {
     const AttentionKind kind = transformer->layer[0].attention.kind;
@@ -37,7 +37,7 @@ static bool has_engine(const Transformer *transformer)
     for (int64_t i = 0; i < transformer->layers; i++) {
         const Attention *a = &transformer->layer[i].attention;
         alike = alike && a->kind == kind && !a->decay_constant && !a->unnormalized &&
-                !a->convolution.weight && !a->gate.weight;
+                !a->convolution.weight && !a->gate.weight && !a->rotary_dims;
     }
     return alike;
 }
@@ -60,7 +60,8 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
         error_raise("nn_transformer_state: %s on the CPU only, the transformer is on %s",
                     config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
     if ((precision != PRECISION_FLOAT32 || config.int8_weights) && !has_engine(transformer))
-        error_raise("nn_transformer_state: %s not available for layers that differ or have gates",
+        error_raise("nn_transformer_state: %s not available for layers that differ, have gates or "
+                    "rotary positions",
                     config.int8_weights           ? "int8_weights are"
                     : precision == PRECISION_TF32 ? "tf32 is"
                                                   : "bf16 is");

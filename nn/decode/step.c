@@ -19,8 +19,8 @@
  * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
  * step_on_operations below defines a step and runs where there is no engine: a device without the
- * kernel transformer_step, and layers that differ or have gates: a decay, the delta rule, a
- * convolution, an output gate. */
+ * kernel transformer_step, and layers that differ, have gates (a decay, the delta rule, a
+ * convolution, an output gate) or rotary positions. */
 #include "nn/decode/state.h"
 #include "ops/kernels.h"
 
@@ -85,8 +85,8 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
     check_counts(state);
     if (state->tape) {
         if (device_is_capturing(state->device))
-            error_raise("nn_transformer_step: this step is replayed, and layers that differ or "
-                        "have gates have no captured decode step");
+            error_raise("nn_transformer_step: this step is replayed, and layers that differ, "
+                        "have gates or rotary positions have no captured decode step");
         step_on_operations(state, x);
         return &state->out;
     }
