@@ -231,6 +231,19 @@ TEST(weights_and_gradients_are_not_copied_from_the_host)
     ck_assert_int_eq(copies_of(3), three + 3 * (1 + 2 * plain_run.steps));
 }
 
+TEST(cuda_is_the_gpu_of_the_rank_on_its_machine)
+{
+    ck_assert_str_eq(device_name(device_open("cuda")), "cuda:0");
+    for (int local = 1; local < 2 * MAX_RANKS; local++) {
+        char name[16];
+        snprintf(name, sizeof name, "cuda:%d", local % MAX_RANKS);
+        dist_start_with((DistTransport){ .ranks = 1, .local = local });
+        ck_assert_str_eq(device_name(device_open("cuda")), name);
+        dist_finish();
+    }
+    ck_assert_str_eq(device_name(device_open("cuda:1")), "cuda:1");
+}
+
 /* Fails unless a run with the fault ends unsuccessfully with this text on standard error. */
 static void assert_found(Fault kind, const char *text)
 {

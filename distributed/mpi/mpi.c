@@ -137,37 +137,49 @@ static MPI_Comm split_machine(int *neighbours)
 }
 
 #ifdef TAPEGRAD_NCCL
+enum { BUS_BYTES = 32 };
+
+/* The first rank whose GPU an earlier one uses too; -1: none. */
+static int first_sharing(const char (*buses)[BUS_BYTES], int ranks)
+{
+    for (int r = 1; r < ranks; r++)
+        for (int earlier = 0; earlier < r; earlier++)
+            if (*buses[r] && strcmp(buses[r], buses[earlier]) == 0)
+                return r;
+    return -1;
+}
+
 /* NCCL refuses ranks that share a GPU, with a sentence that does not say so. */
 static void share_id(ncclUniqueId *id, int device)
 {
-    enum { BYTES = 32 };
-    char bus[BYTES] = "";
     int neighbours, own;
     MPI_Comm machine = split_machine(&neighbours);
     MPI_Comm_rank(machine, &own);
-    char *all = allocate((size_t)neighbours * BYTES);
-    cudaDeviceGetPCIBusId(bus, BYTES, device);
-    MPI_Allgather(bus, BYTES, MPI_CHAR, all, BYTES, MPI_CHAR, machine);
-    for (int r = 0; r < own; r++)
-        if (*bus && strcmp(all + r * BYTES, bus) == 0) {
-            fprintf(stderr,
-                    "rank %d of %d: it shares GPU %s with another rank, which NCCL refuses: start "
-                    "one rank per GPU, or set TAPEGRAD_NCCL=no to exchange through host memory\n",
-                    dist_rank(), dist_ranks(), bus);
-            MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
-        }
-    free(all);
+    char(*buses)[BUS_BYTES] = allocate((size_t)neighbours * sizeof *buses);
+    memset(buses[own], 0, sizeof *buses);
+    cudaDeviceGetPCIBusId(buses[own], BUS_BYTES, device);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buses, BUS_BYTES, MPI_CHAR, machine);
+    if (first_sharing((const char(*)[BUS_BYTES])buses, neighbours) == own) {
+        fprintf(stderr,
+                "rank %d of %d: it shares GPU %s with another rank, which NCCL refuses: start one "
+                "rank per GPU, or set TAPEGRAD_NCCL=no to exchange through host memory\n",
+                dist_rank(), dist_ranks(), buses[own]);
+        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    }
+    free(buses);
     MPI_Comm_free(&machine);
     MPI_Bcast(id, sizeof *id, MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
 static NcclRanks nccl = { .share = share_id };
 
-/* TAPEGRAD_NCCL=no: through host memory. */
+/* Unless rank 0 has TAPEGRAD_NCCL=no: mpirun does not pass the environment to other machines. */
 static void use_nccl(DistTransport *transport)
 {
     const char *choice = getenv("TAPEGRAD_NCCL");
-    if (choice && strcmp(choice, "no") == 0)
+    int uses = !choice || strcmp(choice, "no") != 0;
+    MPI_Bcast(&uses, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!uses)
         return;
     nccl.rank = transport->rank;
     nccl.ranks = transport->ranks;
