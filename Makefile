@@ -26,6 +26,7 @@
 # PDL=yes: programmatic dependent launch, for compute capability 9.0 and later (no until measured)
 # WERROR=yes, as CI sets it: warnings are errors
 # MPI=yes|no: whether programs train in several processes; by default where mpicc is found (MPICC=)
+# NCCL=yes|no: whether these exchange between GPUs by NCCL; by default where its header is found
 # ONEDNN=yes|no: whether oneDNN multiplies large matrices; by default where its header is found
 
 ifeq ($(MAKELEVEL),0)
@@ -69,6 +70,10 @@ SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' $(if $(filt
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 MPI_LIBRARY := $(if $(filter yes,$(MPI)),$(BUILD)/libtapegrad_mpi.a)
+# NCCL is optional. CUDA=host has a stub of it for tests, whose ranks are threads.
+NCCL     := $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),yes,no)
+USES_NCCL := $(and $(filter yes,$(NCCL)),$(filter yes,$(CUDA)),$(filter yes,$(MPI)))
+NCCL_LIBS := $(if $(USES_NCCL),-L$(CUDA_HOME)/lib64 -lnccl)
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 
@@ -97,7 +102,8 @@ THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 # build/programs/NAME; examples/shared/ is theirs.
 PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist language_model recall $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
-TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech), \
+TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech) \
+            $(if $(filter host,$(CUDA)),,tests/test_nccl), \
             $(basename $(wildcard tests/test_*.c tests/test_*.cpp)))) \
             $(if $(filter yes,$(CUDA)),$(BUILD)/tests/test_curand)
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
@@ -124,7 +130,7 @@ LACKING  := $(if $(NVCC),GPU of compute capability 8.0 or later,nvcc)
 CHOICE   := $(FOR_CUDA)$(if $(GPUS),, since there is no $(LACKING)); to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"
 $(SETTINGS): Makefile cuda.mk ALWAYS
 	@mkdir -p $(@D)
-	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) PDL=$(PDL)' > $@.new
+	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) NCCL=$(or $(USES_NCCL),no) PDL=$(PDL)' > $@.new
 	@if [ -z '$(filter-out ALWAYS,$?)' ] && cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
 	$(if $(filter file,$(origin CUDA)),echo '$(CHOICE)';) fi
 ALWAYS:
@@ -161,9 +167,11 @@ $(SHARED): $(OBJECTS)
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
-# Linked before libtapegrad, it replaces dist_start.
-$(MPI_LIBRARY): $(BUILD)/distributed/mpi/mpi.o
-	@rm -f $@ && $(call tool,ar) rcs $@ $<
+# Linked before libtapegrad, it replaces dist_start. One object, as the library.
+$(MPI_LIBRARY): $(BUILD)/distributed/mpi/mpi.o $(if $(USES_NCCL),$(BUILD)/distributed/mpi/nccl.o)
+	@$(call tool,ld) -r $^ -o $(BUILD)/tapegrad_mpi.o
+	@$(call tool,objcopy) --localize-hidden $(BUILD)/tapegrad_mpi.o
+	@rm -f $@ && $(call tool,ar) rcs $@ $(BUILD)/tapegrad_mpi.o
 
 parts     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
 $(BUILD)/programs/%: $$(call parts,%) $(MPI_LIBRARY) $(LIBRARY)
@@ -193,6 +201,11 @@ $(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,mode
 $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
+$(BUILD)/tests/test_nccl: $(BUILD)/distributed/mpi/nccl.o
+ifneq ($(USES_NCCL),)
+$(BUILD)/distributed/mpi/mpi.o: private DEFINES += -DTAPEGRAD_NCCL
+$(PROGRAMS) $(BUILD)/bench/copy_step: LIBS += $(NCCL_LIBS)
+endif
 ifeq ($(MPI),yes)
 $(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step: private CC := $(MPI_CC)
 endif

@@ -20,7 +20,7 @@ install-files: library
 	@$(if $(MPI_LIBRARY),install -m 644 $(MPI_LIBRARY) $(DESTDIR)$(PREFIX)/lib && \
 	    printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad-mpi' \
 	    'Description: tapegrad with dist_start by MPI; compile by mpicc' 'Version: $(VERSION)' \
-	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${prefix}/lib -ltapegrad_mpi -fopenmp' \
+	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${prefix}/lib -ltapegrad_mpi $(NCCL_LIBS) -fopenmp' \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad-mpi.pc)
 	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
 

@@ -22,7 +22,11 @@
 extern "C" {
 #endif
 
-/* Joins the processes that mpirun has started, by MPI. Where a handler of tapegrad_on_error returns
+/* Joins the processes that mpirun has started, by MPI. The device "cuda" of the k-th rank of a
+ * machine, from 0, is its GPU k % (number of GPUs). Weights and gradients on GPUs are exchanged by
+ * NCCL if libtapegrad_mpi was built with it: then each rank needs a GPU of its own, and ranks that
+ * share one end with an error that says so. Without NCCL, or with TAPEGRAD_NCCL=no in the
+ * environment, they are exchanged through host memory. Where a handler of tapegrad_on_error returns
  * or is not set, an error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun
  * has started the program and it was linked without MPI (libtapegrad_mpi),
  * and when the ranks differ in version or Real. Collective. */
@@ -76,6 +80,7 @@ DistTraffic dist_traffic(void);
  * ascends from 0: rank r has buffer[offsets[r]] ... buffer[offsets[r + 1] - 1]. */
 typedef struct DistTransport {
     int rank, ranks;
+    int local; /* the rank among those of its machine */
     void *context;
     /* buffer = the parts of all ranks; offsets in bytes. */
     void (*all_gather)(void *context, void *buffer, const int64_t *offsets);
@@ -84,6 +89,12 @@ typedef struct DistTransport {
     /* This rank's part of buffer = the sum of all ranks' buffers; the rest becomes undefined.
      * offsets in elements. */
     void (*reduce_scatter)(void *context, Real *buffer, const int64_t *offsets);
+    /* The first and the last of them for memory of the CUDA device `device`, CUDA's current one,
+     * enqueued on its stream, a cudaStream_t. NULL: such memory is copied to the host and back. */
+    void (*device_all_gather)(void *context, int device, void *stream, void *buffer,
+                              const int64_t *offsets);
+    void (*device_reduce_scatter)(void *context, int device, void *stream, Real *buffer,
+                                  const int64_t *offsets);
     /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes
      * with this exit status. */
     void (*end)(void *context, int status);

@@ -14,6 +14,11 @@ void dist_all_gather(void *buffer, const int64_t *offsets);
 void dist_gather(void *buffer, const int64_t *offsets);
 void dist_reduce_scatter(Real *buffer, const int64_t *offsets);
 
+/* The same for memory of the device, by its stream. False: the device is on the host, or the
+ * transport moves host memory only. */
+bool dist_all_gather_on(Device *device, void *buffer, const int64_t *offsets);
+bool dist_reduce_scatter_on(Device *device, Real *buffer, const int64_t *offsets);
+
 /* all [ranks][bytes]: each rank's own row becomes everyone's. */
 void dist_all_gather_rows(void *all, size_t bytes);
 

@@ -58,6 +58,8 @@ void dist_start_with(DistTransport given)
     ranks_transport = given;
     ranks_traffic = (DistTraffic){ 0 };
     tape_process = (uint64_t)given.rank;
+    if (given.local > 0)
+        device_choose_gpu(given.local);
     if (given.ranks == 1)
         return;
     error_set_default(print_and_abort);
@@ -128,6 +130,28 @@ void dist_reduce_scatter(Real *buffer, const int64_t *offsets)
         return;
     count_traffic(offsets, sizeof(Real));
     ranks_transport.reduce_scatter(ranks_transport.context, buffer, offsets);
+}
+
+bool dist_all_gather_on(Device *device, void *buffer, const int64_t *offsets)
+{
+    if (!device_is_cuda(device) || !ranks_transport.device_all_gather)
+        return false;
+    count_traffic(offsets, 1);
+    const DeviceStream on = device_stream(device);
+    ranks_transport.device_all_gather(ranks_transport.context, on.index, on.stream, buffer,
+                                      offsets);
+    return true;
+}
+
+bool dist_reduce_scatter_on(Device *device, Real *buffer, const int64_t *offsets)
+{
+    if (!device_is_cuda(device) || !ranks_transport.device_reduce_scatter)
+        return false;
+    count_traffic(offsets, sizeof(Real));
+    const DeviceStream on = device_stream(device);
+    ranks_transport.device_reduce_scatter(ranks_transport.context, on.index, on.stream, buffer,
+                                          offsets);
+    return true;
 }
 
 void dist_all_gather_rows(void *all, size_t bytes)

@@ -58,7 +58,7 @@ static void bytes_of(const Division *division, int64_t *bytes)
 }
 
 /* ----------------------------------------------------------------------------- through host memory
- * The transport moves host memory; a device's own memory is copied. */
+ * Where the transport moves host memory only, a device's own memory is copied. */
 static Real *host_copy(const char *function, const Params *params, const Real *flat)
 {
     if (!device_is_cuda(params->device))
@@ -113,6 +113,8 @@ static void reduce_gradients(const char *function, Params *params)
     kernels_on(params->device, TENSOR_REAL)
         ->unary_forward(UNARY_scale, gradients, gradients, (Constants){ (Real)share, 0 },
                         params->flat_count);
+    if (dist_reduce_scatter_on(params->device, gradients, division->offsets))
+        return;
     Real *host = host_copy(function, params, gradients);
     dist_reduce_scatter(host, division->offsets);
     copy_back(params, gradients, host, division->shards.own);
@@ -129,6 +131,8 @@ static void gather_ranges(const Params *params, Real *flat)
 {
     int64_t bytes[DIST_MAX_RANKS + 1];
     bytes_of(division_of(params), bytes);
+    if (dist_all_gather_on(params->device, flat, bytes))
+        return;
     Real *host = host_copy("optim_step", params, flat);
     dist_all_gather(host, bytes);
     copy_back(params, flat, host, (FlatRange){ 0, params->flat_count });
@@ -178,6 +182,8 @@ static void check_equal(const Optimizer *optimizer)
 {
     const Params *params = optimizer->params;
     const int count = params_count(params);
+    const bool cuda = device_is_cuda(params->device);
+    dist_need_equal("kinds of devices", &cuda, sizeof cuda);
     dist_need_equal("optimizers", optimizer->kind, strlen(optimizer->kind));
     dist_need_equal("numbers of weights", &count, sizeof count);
     dist_need_equal("seeds of the weights", &params->seed, sizeof params->seed);
@@ -201,10 +207,13 @@ static void broadcast_weights(Params *params)
     const int64_t bytes = params->flat_count * (int64_t)sizeof(Real);
     for (int r = 1; r <= dist_ranks(); r++)
         offsets[r] = bytes;
-    Real *host = host_copy("dist_optimizer", params, params->flat_values.data);
-    dist_all_gather(host, offsets);
-    copy_back(params, params->flat_values.data, host, (FlatRange){ 0, params->flat_count });
-    host_free(params, host);
+    Real *values = params->flat_values.data;
+    if (!dist_all_gather_on(params->device, values, offsets)) {
+        Real *host = host_copy("dist_optimizer", params, values);
+        dist_all_gather(host, offsets);
+        copy_back(params, values, host, (FlatRange){ 0, params->flat_count });
+        host_free(params, host);
+    }
     params_written(params);
 }
 

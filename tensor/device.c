@@ -107,6 +107,11 @@ void device_wait(Device *device)
         device->functions->wait(device);
 }
 
+DeviceStream device_stream(Device *device)
+{
+    return device->functions->stream(device);
+}
+
 /* -------------------------------------------------------------------------------------- opening */
 #ifdef TAPEGRAD_CUDA
 #define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
@@ -121,7 +126,16 @@ static Device *cuda_open(const char *name)
     (void)name;
     return NULL;
 }
+static void cuda_choose(int index)
+{
+    (void)index;
+}
 #endif
+
+void device_choose_gpu(int index)
+{
+    cuda_choose(index);
+}
 
 Device *device_open(const char *name)
 {

@@ -30,6 +30,7 @@ typedef struct DeviceFunctions {
     void (*write_bf16)(Tensor *tensor, const Real *host);
     bool (*has_bf16)(void);       /* whether it multiplies bf16 by its instructions */
     void (*wait)(Device *device); /* until all kernels have finished */
+    DeviceStream (*stream)(Device *device);
     const CaptureFunctions *captures;
 } DeviceFunctions;
 
@@ -71,6 +72,7 @@ extern const DeviceFunctions cpu_functions; /* tensor/cpu/cpu.c */
  * raises when there is none. And their number: 0 without a driver or a GPU. */
 Device *cuda_open(const char *name);
 int cuda_count(void);
+void cuda_choose(int index); /* device_choose_gpu */
 extern const CaptureFunctions cuda_captures;
 #endif
 

@@ -107,6 +107,17 @@ void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
 void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
 
+/* The device named "cuda" is from now on the GPU index % (the number of GPUs). */
+void device_choose_gpu(int index);
+
+/* CUDA's index of a CUDA device, and its stream (a cudaStream_t), on which all its work is
+ * enqueued. The device becomes CUDA's current one. */
+typedef struct DeviceStream {
+    int index;
+    void *stream;
+} DeviceStream;
+DeviceStream device_stream(Device *device);
+
 /* ---------------------------------------------------------------------------------------- captures
  * CUDA graph capture and replay. Kernels launched between begin and end are not executed but
  * recorded as a CUDA graph, which replay launches. Memory that is allocated during the capture

@@ -101,7 +101,8 @@ ShapeText shape_text(Shape shape);
 typedef struct Device Device;
 
 /* Opens a device by name: "cpu", "plain" (the CPU by the core's loops), "cuda" (which is
- * "cuda:0"), "cuda:1", ... Raises when this machine has no such device; there is no fallback.
+ * "cuda:0", and after dist_start the rank's GPU), "cuda:1", ... Raises when this machine has no
+ * such device; there is no fallback.
  * Devices are shared, live until the process ends and are never freed. The first "cpu" takes about
  * 30 ms: it starts OpenMP's threads and, in a build with oneDNN, generates its kernels, which the
  * first operations would do otherwise. */

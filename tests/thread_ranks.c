@@ -12,6 +12,7 @@ typedef struct Ranks {
     void *buffers[MAX_RANKS]; /* of the present exchange */
     void (*function)(void *context);
     void *context;
+    void (*prepare)(DistTransport *transport);
 } Ranks;
 
 typedef struct Rank {
@@ -73,13 +74,16 @@ static void end(void *context, int status)
 static void *run(void *context)
 {
     Rank *own = context;
-    dist_start_with((DistTransport){ .rank = own->rank,
-                                     .ranks = own->all->count,
-                                     .context = own,
-                                     .all_gather = all_gather,
-                                     .gather = gather,
-                                     .reduce_scatter = reduce_scatter,
-                                     .end = end });
+    DistTransport transport = { .rank = own->rank,
+                                .ranks = own->all->count,
+                                .context = own,
+                                .all_gather = all_gather,
+                                .gather = gather,
+                                .reduce_scatter = reduce_scatter,
+                                .end = end };
+    if (own->all->prepare)
+        own->all->prepare(&transport);
+    dist_start_with(transport);
     own->all->function(own->all->context);
     dist_finish();
     return NULL;
@@ -87,7 +91,13 @@ static void *run(void *context)
 
 void run_ranks(int ranks, void (*function)(void *context), void *context)
 {
-    Ranks all = { .count = ranks, .function = function, .context = context };
+    run_ranks_with(ranks, function, context, NULL);
+}
+
+void run_ranks_with(int ranks, void (*function)(void *context), void *context,
+                    void (*prepare)(DistTransport *transport))
+{
+    Ranks all = { .count = ranks, .function = function, .context = context, .prepare = prepare };
     Rank own[MAX_RANKS];
     pthread_t threads[MAX_RANKS];
     pthread_barrier_init(&all.barrier, NULL, (unsigned)ranks);

@@ -7,4 +7,8 @@
 /* Calls function(context) in `ranks` threads, between dist_start_with and dist_finish. */
 void run_ranks(int ranks, void (*function)(void *context), void *context);
 
+/* The same with a transport that prepare, or NULL, may change in each thread. */
+void run_ranks_with(int ranks, void (*function)(void *context), void *context,
+                    void (*prepare)(DistTransport *transport));
+
 #endif

@@ -11,6 +11,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef TAPEGRAD_NCCL
+#include "distributed/mpi/nccl.h"
+#endif
 
 static void *allocate(size_t bytes)
 {
@@ -122,9 +125,76 @@ static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
     free(counts);
 }
 
+/* --------------------------------------------------------------------------- between GPUs: NCCL */
+
+/* The ranks of this machine, and how many they are. */
+static MPI_Comm split_machine(int *neighbours)
+{
+    MPI_Comm machine;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_size(machine, neighbours);
+    return machine;
+}
+
+#ifdef TAPEGRAD_NCCL
+enum { BUS_BYTES = 32 };
+
+/* The first rank whose GPU an earlier one uses too; -1: none. */
+static int first_sharing(const char (*buses)[BUS_BYTES], int ranks)
+{
+    for (int r = 1; r < ranks; r++)
+        for (int earlier = 0; earlier < r; earlier++)
+            if (*buses[r] && strcmp(buses[r], buses[earlier]) == 0)
+                return r;
+    return -1;
+}
+
+/* NCCL refuses ranks that share a GPU, with a sentence that does not say so. */
+static void share_id(ncclUniqueId *id, int device)
+{
+    int neighbours, own;
+    MPI_Comm machine = split_machine(&neighbours);
+    MPI_Comm_rank(machine, &own);
+    char(*buses)[BUS_BYTES] = allocate((size_t)neighbours * sizeof *buses);
+    memset(buses[own], 0, sizeof *buses);
+    cudaDeviceGetPCIBusId(buses[own], BUS_BYTES, device);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buses, BUS_BYTES, MPI_CHAR, machine);
+    if (first_sharing((const char(*)[BUS_BYTES])buses, neighbours) == own) {
+        fprintf(stderr,
+                "rank %d of %d: it shares GPU %s with another rank, which NCCL refuses: start one "
+                "rank per GPU, or set TAPEGRAD_NCCL=no to exchange through host memory\n",
+                dist_rank(), dist_ranks(), buses[own]);
+        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    }
+    free(buses);
+    MPI_Comm_free(&machine);
+    MPI_Bcast(id, sizeof *id, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+static NcclRanks nccl = { .share = share_id };
+
+/* Unless rank 0 has TAPEGRAD_NCCL=no: mpirun does not pass the environment to other machines. */
+static void use_nccl(DistTransport *transport)
+{
+    const char *choice = getenv("TAPEGRAD_NCCL");
+    int uses = !choice || strcmp(choice, "no") != 0;
+    MPI_Bcast(&uses, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!uses)
+        return;
+    nccl.rank = transport->rank;
+    nccl.ranks = transport->ranks;
+    transport->context = &nccl;
+    transport->device_all_gather = nccl_all_gather;
+    transport->device_reduce_scatter = nccl_reduce_scatter;
+}
+#endif
+
 static void end(void *context, int status)
 {
     (void)context;
+#ifdef TAPEGRAD_NCCL
+    nccl_end(&nccl, status);
+#endif
     if (status != 0)
         MPI_Abort(MPI_COMM_WORLD, status);
     MPI_Finalize();
@@ -140,12 +210,10 @@ static void report_processors(int rank)
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed))
         return;
-    MPI_Comm machine;
     int neighbours, own = CPU_COUNT(&allowed), all;
     const int threads = omp_get_max_threads();
     cpu_set_t together;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
-    MPI_Comm_size(machine, &neighbours);
+    MPI_Comm machine = split_machine(&neighbours);
     MPI_Allreduce(&allowed, &together, (int)sizeof allowed, MPI_BYTE, MPI_BOR, machine);
     MPI_Comm_free(&machine);
     all = CPU_COUNT(&together);
@@ -183,11 +251,19 @@ void dist_start(void)
     MPI_Initialized(&done);
     if (!done)
         MPI_Init(NULL, NULL);
-    dist_start_with((DistTransport){ .rank = rank_of(),
-                                     .ranks = ranks_of(),
-                                     .all_gather = all_gather,
-                                     .gather = gather,
-                                     .reduce_scatter = reduce_scatter,
-                                     .end = end });
+    int neighbours;
+    MPI_Comm machine = split_machine(&neighbours);
+    DistTransport transport = { .rank = rank_of(),
+                                .ranks = ranks_of(),
+                                .all_gather = all_gather,
+                                .gather = gather,
+                                .reduce_scatter = reduce_scatter,
+                                .end = end };
+    MPI_Comm_rank(machine, &transport.local);
+    MPI_Comm_free(&machine);
+#ifdef TAPEGRAD_NCCL
+    use_nccl(&transport);
+#endif
+    dist_start_with(transport);
     report_processors(rank_of());
 }

@@ -184,6 +184,12 @@ static void copy(Device *device, void *to, const void *from, size_t bytes)
                "cudaMemcpyAsync");
 }
 
+static DeviceStream stream_of(Device *device)
+{
+    enter(device);
+    return (DeviceStream){ cuda_index(), cuda_stream() };
+}
+
 static void zero(Device *device, void *to, size_t bytes)
 {
     enter(device);
@@ -241,6 +247,7 @@ static const DeviceFunctions functions = { .enter = enter,
                                            .write_bf16 = write_bf16,
                                            .has_bf16 = has_bf16,
                                            .wait = wait_for_kernels,
+                                           .stream = stream_of,
                                            .captures = &cuda_captures };
 
 /* -------------------------------------------------------------------------------------- opening */
@@ -289,11 +296,18 @@ static cudaError_t open_device(Device *device, Cuda *cuda, int index)
     return cudaSuccess;
 }
 
-/* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
-static int parse_index(const char *name)
+static int chosen; /* "cuda", modulo the number of GPUs */
+
+void cuda_choose(int index)
+{
+    chosen = index;
+}
+
+/* The index of "cuda" or "cuda:index"; -1 for another name. */
+static int parse_index(const char *name, int count)
 {
     if (strcmp(name, "cuda") == 0)
-        return 0;
+        return count > 0 ? chosen % count : 0;
     if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
         return -1;
     char *end;
@@ -304,10 +318,10 @@ static int parse_index(const char *name)
 Device *cuda_open(const char *name)
 {
     int count;
-    const int index = parse_index(name);
+    cudaError_t result = count_devices(&count);
+    const int index = parse_index(name, count);
     if (index < 0)
         return NULL;
-    cudaError_t result = count_devices(&count);
     if (result != cudaSuccess)
         error_raise("device_open: \"%s\": no GPU was found: %s", name, cudaGetErrorString(result));
     if (index >= count)

@@ -26,6 +26,12 @@ int emulation_device(void);
 cudaError_t emulation_enqueue(cudaStream_t stream, std::function<void()> work,
                               cudaGraphNodeType type = cudaGraphNodeTypeKernel);
 
+/* The same for work of this name that exchanges data with other devices. Aborts unless the stream
+ * waits for all work of the device's other streams. Later work of another stream aborts unless it
+ * waits for this work. */
+cudaError_t emulation_enqueue_collective(cudaStream_t stream, int device, const char *name,
+                                         const std::function<void()> &work);
+
 /* The error that emulation_enqueue would return on this stream. */
 cudaError_t emulation_enqueue_check(cudaStream_t stream);
 

@@ -38,6 +38,9 @@ struct CUgraphExec_st {
     std::shared_ptr<Work> work;
 };
 
+/* The number of work items of each stream, by its id, that something comes after. */
+typedef std::map<uint64_t, uint64_t> Clock;
+
 struct CUstream_st {
     int device;
     unsigned flags;
@@ -45,6 +48,10 @@ struct CUstream_st {
     cudaStreamCaptureMode mode;
     std::thread::id capturing_thread;
     std::shared_ptr<Work> captured;
+    uint64_t id;         /* 0 until it is first used */
+    uint64_t items;      /* of work, enqueued so far */
+    uint64_t collective; /* the last of them that is one; 0: none */
+    Clock waited;        /* for other streams */
 };
 
 struct CUevent_st {
@@ -52,6 +59,7 @@ struct CUevent_st {
     unsigned flags;
     bool recorded, captured;
     double milliseconds;
+    Clock clock; /* of its stream when it was recorded */
 };
 
 struct Allocation {
@@ -65,6 +73,8 @@ static struct {
     std::set<CUstream_st *> streams;
     CUstream_st null_stream[MAX_DEVICES];
     size_t used[MAX_DEVICES];
+    uint64_t last_id; /* of streams */
+    Clock waited;     /* by the host */
 } all;
 
 typedef std::lock_guard<std::mutex> Lock;
@@ -358,6 +368,94 @@ cudaError_t emulation_enqueue_check(cudaStream_t handle)
     return check_stream(handle, &stream);
 }
 
+/* ------------------------------------------------------------------------------- order of streams
+ * Work runs when it is enqueued, so that results do not show a missing wait between streams. Vector
+ * clocks (Lamport 1978; Mattern 1989) show it: a stream comes after its own work, after the events
+ * that it has waited for, and after what the host has waited for. Callers hold the lock. */
+static uint64_t id_of(CUstream_st *stream)
+{
+    if (stream->id == 0)
+        stream->id = ++all.last_id;
+    return stream->id;
+}
+
+static uint64_t time_of(const Clock &clock, uint64_t id)
+{
+    auto found = clock.find(id);
+    return found == clock.end() ? 0 : found->second;
+}
+
+static void merge_clock(Clock *clock, const Clock &other)
+{
+    for (const auto &[id, items] : other)
+        if (time_of(*clock, id) < items)
+            (*clock)[id] = items;
+}
+
+static Clock clock_of(CUstream_st *stream)
+{
+    Clock clock = stream->waited;
+    clock[id_of(stream)] = stream->items;
+    return clock;
+}
+
+/* Whether the stream's next work comes after `items` of the other's work. The null stream waits for
+ * blocking ones, and they for it. */
+static bool comes_after(CUstream_st *stream, CUstream_st *other, uint64_t items)
+{
+    CUstream_st *null_stream = &all.null_stream[stream->device];
+    const bool in_order = stream == other ||
+                          (stream == null_stream && !(other->flags & cudaStreamNonBlocking)) ||
+                          (other == null_stream && !(stream->flags & cudaStreamNonBlocking));
+    return in_order || items <= time_of(stream->waited, id_of(other)) ||
+           items <= time_of(all.waited, id_of(other));
+}
+
+static void check_order(CUstream_st *stream, CUstream_st *other, const char *collective)
+{
+    if (other->device != stream->device)
+        return;
+    if (collective && !comes_after(stream, other, other->items))
+        emulation_abort("%s on device %d: its stream does not wait for work on another stream",
+                        collective, stream->device);
+    if (!comes_after(stream, other, other->collective))
+        emulation_abort("work on a stream of device %d does not wait for the collective operation "
+                        "on another stream",
+                        stream->device);
+}
+
+/* Counts work; collective: its name, or NULL. */
+static void count_work(CUstream_st *stream, const char *collective)
+{
+    for (CUstream_st *other : all.streams)
+        check_order(stream, other, collective);
+    all.null_stream[stream->device].device = stream->device;
+    check_order(stream, &all.null_stream[stream->device], collective);
+    stream->items++;
+    if (collective)
+        stream->collective = stream->items;
+}
+
+cudaError_t emulation_enqueue_collective(cudaStream_t handle, int device, const char *name,
+                                         const std::function<void()> &work)
+{
+    {
+        Lock lock(all.lock);
+        CUstream_st *stream;
+        const cudaError_t error = check_stream(handle, &stream);
+        if (error != cudaSuccess)
+            return error;
+        if (stream->device != device)
+            return cudaErrorInvalidResourceHandle;
+        if (stream->capture == cudaStreamCaptureStatusActive)
+            emulation_abort("%s: a capture of it is not emulated", name);
+        count_work(stream, name);
+    }
+    work();
+    return cudaSuccess;
+}
+
+/* ----------------------------------------------------------------------------------------- work */
 Counts emulation_counts;
 
 CudaOnHostCounts tapegrad_cuda_on_host_counts(void)
@@ -379,6 +477,7 @@ cudaError_t emulation_enqueue(cudaStream_t handle, std::function<void()> work,
             stream->captured->push_back({ type, work });
             return cudaSuccess;
         }
+        count_work(stream, NULL);
     }
     work();
     return cudaSuccess;
@@ -425,6 +524,8 @@ static cudaError_t wait_for(cudaStream_t handle)
         invalidate(stream);
         error = cudaErrorStreamCaptureUnsupported;
     }
+    if (error == cudaSuccess)
+        merge_clock(&all.waited, clock_of(stream));
     return emulation_fail(error);
 }
 
@@ -444,14 +545,20 @@ cudaError_t cudaDeviceSynchronize(void)
     cudaError_t error = check_device(current_device);
     if (error == cudaSuccess)
         error = disturb_captures(current_device, false, cudaErrorStreamCaptureUnsupported);
+    for (CUstream_st *stream : all.streams)
+        if (stream->device == current_device && error == cudaSuccess)
+            merge_clock(&all.waited, clock_of(stream));
     return emulation_fail(error);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned)
 {
     Lock lock(all.lock);
-    return emulation_fail(find_stream(handle) && event ? cudaSuccess
-                                                       : cudaErrorInvalidResourceHandle);
+    CUstream_st *stream = find_stream(handle);
+    if (!stream || !event)
+        return emulation_fail(cudaErrorInvalidResourceHandle);
+    merge_clock(&stream->waited, event->clock);
+    return emulation_fail(cudaSuccess);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode)
@@ -566,7 +673,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     const cudaError_t error = check_device(current_device);
     if (error == cudaSuccess)
-        *event = new CUevent_st{ current_device, flags, false, false, 0 };
+        *event = new CUevent_st{ current_device, flags, false, false, 0, {} };
     return emulation_fail(error);
 }
 
@@ -587,6 +694,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     event->milliseconds = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
     event->recorded = true;
     event->captured = stream->capture == cudaStreamCaptureStatusActive;
+    if (!event->captured)
+        event->clock = clock_of(stream);
     return cudaSuccess;
 }
 
@@ -595,9 +704,11 @@ static cudaError_t check_event(cudaEvent_t event)
 {
     if (!event)
         return emulation_fail(cudaErrorInvalidResourceHandle);
-    if (!event->captured)
-        return emulation_fail(cudaSuccess);
     Lock lock(all.lock);
+    if (!event->captured) {
+        merge_clock(&all.waited, event->clock);
+        return emulation_fail(cudaSuccess);
+    }
     disturb_captures(event->device, false, cudaErrorCapturedEvent);
     return emulation_fail(cudaErrorCapturedEvent);
 }

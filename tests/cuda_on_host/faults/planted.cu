@@ -4,6 +4,7 @@
 
 #include <copy_on_host.h>
 #include <mma_on_host.h>
+#include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -254,6 +255,54 @@ static void check_products(void)
     cudaFree(out);
 }
 
+/* ------------------------------------------------------------------------------------- collectives
+ * A communicator of one rank, on a stream of its own between a kernel before and one after it. */
+__global__ void double_values(float *x, int n)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n)
+        x[i] *= 2;
+}
+
+static void check_collectives(void)
+{
+    enum { N = 100 };
+    const std::vector<float> ones(N, 1);
+    float *x = device_array<float>(N), *host = planted("reduces-from-host") ? new float[N] : x;
+    copy_in(x, ones.data(), N);
+    ncclUniqueId id;
+    ncclComm_t communicator;
+    cudaStream_t side;
+    cudaEvent_t before, after;
+    CHECK(ncclGetUniqueId(&id) == ncclSuccess);
+    CHECK(ncclCommInitRank(&communicator, 1, id, 0) == ncclSuccess);
+    cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+    cudaEventCreate(&before);
+    cudaEventCreate(&after);
+    LAUNCH(double_values, 1, THREADS, 0, x, (int)N);
+    cudaEventRecord(before, cuda_stream());
+    if (!planted("collective-without-wait"))
+        cudaStreamWaitEvent(side, before, 0);
+    CHECK(ncclGroupStart() == ncclSuccess);
+    CHECK(ncclReduce(host, x, N / 2, ncclFloat, ncclSum, 0, communicator, side) == ncclSuccess);
+    float *second = x + N / 2 - (planted("overlaps-in-a-group") ? 1 : 0);
+    CHECK(ncclReduce(second, second, N / 2, ncclFloat, ncclSum, 0, communicator, side) ==
+          ncclSuccess);
+    if (!planted("leaves-a-group-open"))
+        CHECK(ncclGroupEnd() == ncclSuccess);
+    cudaEventRecord(after, side);
+    if (!planted("work-without-wait"))
+        cudaStreamWaitEvent(cuda_stream(), after, 0);
+    LAUNCH(double_values, 1, THREADS, 0, x, (int)N);
+    for (float value : copy_out(x, N))
+        CHECK(value == 4);
+    CHECK(ncclCommDestroy(communicator) == ncclSuccess);
+    cudaEventDestroy(before);
+    cudaEventDestroy(after);
+    cudaStreamDestroy(side);
+    cudaFree(x);
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1)
@@ -262,6 +311,7 @@ int main(int count, char **arguments)
     check_reversals();
     check_dependents();
     check_products();
+    check_collectives();
     cudaStreamDestroy(cuda_stream());
     return checked();
 }
