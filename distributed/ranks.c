@@ -64,6 +64,7 @@ void dist_start_with(DistTransport given)
 
 void dist_finish(void)
 {
+    dist_sequence(1);
     if (transport.ranks > 1)
         transport.end(transport.context, 0);
     transport = (DistTransport){ .ranks = 1 };
@@ -92,19 +93,29 @@ __attribute__((weak)) void dist_start(void)
 }
 
 /* ------------------------------------------------------------------------------------- exchange */
-static void count(const int64_t *offsets, int64_t unit)
+const DistTransport *dist_transport(void)
 {
-    const int r = transport.rank;
-    traffic.bytes += (offsets[transport.ranks] - (offsets[r + 1] - offsets[r])) * unit;
+    return &transport;
+}
+
+static void count(const DistTransport *among, const int64_t *offsets, int64_t unit)
+{
+    const int r = among->rank;
+    traffic.bytes += (offsets[among->ranks] - (offsets[r + 1] - offsets[r])) * unit;
     traffic.calls++;
+}
+
+static void all_gather_of(const DistTransport *among, void *buffer, const int64_t *offsets)
+{
+    if (among->ranks == 1)
+        return;
+    count(among, offsets, 1);
+    among->all_gather(among->context, buffer, offsets);
 }
 
 void dist_all_gather(void *buffer, const int64_t *offsets)
 {
-    if (transport.ranks == 1)
-        return;
-    count(offsets, 1);
-    transport.all_gather(transport.context, buffer, offsets);
+    all_gather_of(&transport, buffer, offsets);
 }
 
 void dist_gather(void *buffer, const int64_t *offsets)
@@ -120,16 +131,21 @@ void dist_reduce_scatter(Real *buffer, const int64_t *offsets)
 {
     if (transport.ranks == 1)
         return;
-    count(offsets, sizeof(Real));
+    count(&transport, offsets, sizeof(Real));
     transport.reduce_scatter(transport.context, buffer, offsets);
+}
+
+void dist_all_gather_rows_of(const DistTransport *among, void *all, size_t bytes)
+{
+    int64_t offsets[DIST_MAX_RANKS + 1];
+    for (int r = 0; r <= among->ranks; r++)
+        offsets[r] = r * (int64_t)bytes;
+    all_gather_of(among, all, offsets);
 }
 
 void dist_all_gather_rows(void *all, size_t bytes)
 {
-    int64_t offsets[DIST_MAX_RANKS + 1];
-    for (int r = 0; r <= transport.ranks; r++)
-        offsets[r] = r * (int64_t)bytes;
-    dist_all_gather(all, offsets);
+    dist_all_gather_rows_of(&transport, all, bytes);
 }
 
 void dist_sum(double *values, int n)

@@ -10,6 +10,7 @@ typedef struct Ranks {
     int count;
     pthread_barrier_t barrier;
     void *buffers[MAX_RANKS]; /* of the present exchange */
+    struct Ranks *groups[MAX_RANKS]; /* by their first rank */
     void (*function)(void *context);
     void *context;
 } Ranks;
@@ -63,6 +64,47 @@ static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
     free(sums);
 }
 
+/* A group of ranks, which its last one frees. */
+static void end_group(void *context, int status)
+{
+    Rank *own = context;
+    if (status)
+        exit(status);
+    meet(own, NULL);
+    meet(own, NULL);
+    free(own);
+}
+
+static DistTransport split(void *context, int ranks);
+
+static DistTransport transport_of(Rank *own, void (*end)(void *context, int status))
+{
+    return (DistTransport){ .rank = own->rank,
+                            .ranks = own->all->count,
+                            .context = own,
+                            .all_gather = all_gather,
+                            .gather = gather,
+                            .reduce_scatter = reduce_scatter,
+                            .end = end,
+                            .split = split };
+}
+
+static DistTransport split(void *context, int ranks)
+{
+    Rank *own = context, *member = malloc(sizeof *member);
+    const int first = own->rank / ranks * ranks;
+    if (own->rank == first) {
+        Ranks *group = calloc(1, sizeof *group);
+        group->count = ranks;
+        pthread_barrier_init(&group->barrier, NULL, (unsigned)ranks);
+        own->all->groups[first] = group;
+    }
+    meet(own, NULL);
+    *member = (Rank){ own->all->groups[first], own->rank - first };
+    meet(own, NULL);
+    return transport_of(member, end_group);
+}
+
 static void end(void *context, int status)
 {
     if (status)
@@ -73,13 +115,7 @@ static void end(void *context, int status)
 static void *run(void *context)
 {
     Rank *own = context;
-    dist_start_with((DistTransport){ .rank = own->rank,
-                                     .ranks = own->all->count,
-                                     .context = own,
-                                     .all_gather = all_gather,
-                                     .gather = gather,
-                                     .reduce_scatter = reduce_scatter,
-                                     .end = end });
+    dist_start_with(transport_of(own, end));
     own->all->function(own->all->context);
     dist_finish();
     return NULL;

@@ -70,64 +70,96 @@ static MPI_Datatype bytes_type(int64_t unit)
     return line;
 }
 
-static int rank_of(void)
+/* The context: a pointer to its communicator, of all ranks or of a group. */
+static MPI_Comm comm_of(void *context)
+{
+    return *(MPI_Comm *)context;
+}
+
+static int rank_of(void *context)
 {
     int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_rank(comm_of(context), &rank);
     return rank;
 }
 
-static int ranks_of(void)
+static int ranks_of(void *context)
 {
     int ranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_size(comm_of(context), &ranks);
     return ranks;
 }
 
 static void all_gather(void *context, void *buffer, const int64_t *offsets)
 {
-    (void)context;
-    const int64_t unit = unit_of(offsets, ranks_of());
-    int *starts, *counts = scaled_counts(offsets, unit, ranks_of(), &starts);
+    const int ranks = ranks_of(context);
+    const int64_t unit = unit_of(offsets, ranks);
+    int *starts, *counts = scaled_counts(offsets, unit, ranks, &starts);
     MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, counts, starts, bytes_type(unit),
-                   MPI_COMM_WORLD);
+                   comm_of(context));
     free(counts);
 }
 
 static void gather(void *context, void *buffer, const int64_t *offsets)
 {
-    (void)context;
-    const int rank = rank_of();
-    const int64_t unit = unit_of(offsets, ranks_of());
-    int *starts, *counts = scaled_counts(offsets, unit, ranks_of(), &starts);
+    const int rank = rank_of(context), ranks = ranks_of(context);
+    const int64_t unit = unit_of(offsets, ranks);
+    int *starts, *counts = scaled_counts(offsets, unit, ranks, &starts);
     const MPI_Datatype type = bytes_type(unit);
     if (rank == 0)
-        MPI_Gatherv(MPI_IN_PLACE, 0, type, buffer, counts, starts, type, 0, MPI_COMM_WORLD);
+        MPI_Gatherv(MPI_IN_PLACE, 0, type, buffer, counts, starts, type, 0, comm_of(context));
     else
         MPI_Gatherv((char *)buffer + offsets[rank], counts[rank], type, NULL, NULL, NULL, type, 0,
-                    MPI_COMM_WORLD);
+                    comm_of(context));
     free(counts);
 }
 
 /* In place, MPI leaves this rank's part at the start of the buffer. */
 static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
 {
-    (void)context;
-    const int rank = rank_of();
-    int *starts, *counts = scaled_counts(offsets, 1, ranks_of(), &starts);
+    const int rank = rank_of(context);
+    int *starts, *counts = scaled_counts(offsets, 1, ranks_of(context), &starts);
     MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts,
                        sizeof(Real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM,
-                       MPI_COMM_WORLD);
+                       comm_of(context));
     memmove(buffer + offsets[rank], buffer, (size_t)counts[rank] * sizeof *buffer);
     free(counts);
 }
 
+static MPI_Comm world;
+
 static void end(void *context, int status)
 {
-    (void)context;
     if (status != 0)
         MPI_Abort(MPI_COMM_WORLD, status);
-    MPI_Finalize();
+    if (context == &world) {
+        MPI_Finalize();
+        return;
+    }
+    MPI_Comm_free(context);
+    free(context);
+}
+
+static DistTransport transport_of(void *context);
+
+static DistTransport split(void *context, int ranks)
+{
+    MPI_Comm *group = allocate(sizeof *group);
+    const int rank = rank_of(context);
+    MPI_Comm_split(comm_of(context), rank / ranks, rank, group);
+    return transport_of(group);
+}
+
+static DistTransport transport_of(void *context)
+{
+    return (DistTransport){ .rank = rank_of(context),
+                            .ranks = ranks_of(context),
+                            .context = context,
+                            .all_gather = all_gather,
+                            .gather = gather,
+                            .reduce_scatter = reduce_scatter,
+                            .end = end,
+                            .split = split };
 }
 
 /* -------------------------------------------------------------------------------- the processors */
@@ -182,11 +214,7 @@ void dist_start(void)
     MPI_Initialized(&done);
     if (!done)
         MPI_Init(NULL, NULL);
-    dist_start_with((DistTransport){ .rank = rank_of(),
-                                     .ranks = ranks_of(),
-                                     .all_gather = all_gather,
-                                     .gather = gather,
-                                     .reduce_scatter = reduce_scatter,
-                                     .end = end });
-    report_processors(rank_of());
+    world = MPI_COMM_WORLD;
+    dist_start_with(transport_of(&world));
+    report_processors(rank_of(&world));
 }
