@@ -193,7 +193,8 @@ $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 ifeq ($(MPI),yes)
-$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS): private CC := $(MPICC)
+$(BUILD)/bench/sequence_parallel: $(BUILD)/distributed/mpi/mpi.o
+$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/sequence_parallel: private CC := $(MPICC)
 endif
 
 # ------------------------------------------------------------------------------------------------- runs

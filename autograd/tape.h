@@ -193,7 +193,7 @@ struct Node {
     const void *attributes;        /* a small struct of constants, from tape_save */
     bool collective; /* other ranks wait for its backward function, which is called even if no
                       * output has a gradient */
-    Tape *tape;                    /* this and the following fields: set by tape_record */
+    Tape *tape;      /* this and the following fields: set by tape_record */
     Node *previous;
     int64_t index;
 };

@@ -62,7 +62,7 @@ bool dist_any(bool here);
 
 /* ------------------------------------------------------------------------------ long sequences
  * Sequence parallelism of causal linear attention: each rank has some consecutive positions of a
- * sequence, in the order of ranks, and only states cross the borders. */
+ * sequence, in the order of ranks, and only states cross the boundaries. */
 
 /* From now on each group of this number of consecutive ranks shares sequences, and different groups
  * have different ones; 1: no rank shares. Gradients are still averaged over all ranks, so each

@@ -73,8 +73,9 @@ static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s
     const size_t bytes = (size_t)row * sizeof(Real), state_bytes = (size_t)count * sizeof(Real);
     Real *all = memory_allocate((size_t)sequence.ranks * bytes);
     if (!all)
-        tape_error(tape, "dist_states_before: memory is exhausted: the states of %d ranks, %zu "
-                         "bytes each",
+        tape_error(tape,
+                   "dist_states_before: memory is exhausted: the states of %d ranks, %zu "
+                   "bytes each",
                    sequence.ranks, bytes);
     Real *own = all + sequence.rank * row;
     if (states)
@@ -135,7 +136,6 @@ static void states_before_backward(Node *node)
         fade_and_add_states(s, G, s->d ? s->d + r * s->heads : NULL, g + r * count);
     contribute_from_host(node, state, G);
     if (log_decay) {
-        /* The row of rank 0, which G is not in unless there is one rank, whose G is 0. */
         Real *before = memory_allocate((size_t)(count + s->heads) * sizeof *before);
         if (!before)
             tape_error(node->tape, "dist_states_before: memory is exhausted");
@@ -169,8 +169,8 @@ Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *log_decay)
     StatesExchange s = { size[0] * size[1], size[2] * size[3], NULL };
     const int64_t count = s.heads * s.size, row = count + (log_decay ? s.heads : 0);
     Tensor *before = tape_tensor(tape, state->shape);
-    Real *all = exchange_states(tape, state->device, &s, state->data,
-                                log_decay ? log_decay->data : NULL);
+    Real *all =
+        exchange_states(tape, state->device, &s, state->data, log_decay ? log_decay->data : NULL);
     if (sequence.rank == 0)
         memset(all, 0, (size_t)count * sizeof *all); /* else before_1 = S_0 */
     for (int r = 1; r < sequence.rank; r++)

@@ -195,8 +195,7 @@ static void check_states_before(Tape *tape, const Attention *attention, Attentio
         tape_error(tape,
                    "nn_attention: states_before with attention %d%s, expected "
                    "ATTENTION_CAUSAL_LINEAR without a convolution",
-                   (int)attention->kind,
-                   attention->convolution.weight ? " and a convolution" : "");
+                   (int)attention->kind, attention->convolution.weight ? " and a convolution" : "");
     if (options.key_lengths)
         tape_error(tape, "nn_attention: states_before with key_lengths, expected NULL: positions "
                          "of other processes follow");

@@ -9,7 +9,7 @@ enum { MAX_RANKS = 16 };
 typedef struct Ranks {
     int count;
     pthread_barrier_t barrier;
-    void *buffers[MAX_RANKS]; /* of the present exchange */
+    void *buffers[MAX_RANKS];        /* of the present exchange */
     struct Ranks *groups[MAX_RANKS]; /* by their first rank */
     void (*function)(void *context);
     void *context;

@@ -8,7 +8,8 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-static const AttentionLabels state_labels = ATTENTION_LABELS("op_causal_linear_state", "key", "key");
+static const AttentionLabels state_labels =
+    ATTENTION_LABELS("op_causal_linear_state", "key", "key");
 
 /* In place of the query there is the key, or the packed tensor of both. */
 static LinearScan state_scan(Tensor *const inputs[7], const void *attributes)
@@ -80,11 +81,11 @@ Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
     scan = state_scan(inputs, &options);
     state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, linear_scan_columns(&scan)));
     kernels_of(key)->causal_linear_attention_forward(NULL, NULL, state->data, &scan);
-    tape_record(tape, (Node){ .name = state_labels.name,
-                              .backward = causal_linear_state_backward,
-                              .inputs = { key, NULL, value, options.key_lengths, NULL, NULL,
-                                          inputs[6] },
-                              .outputs = { state },
-                              .attributes = tape_save(tape, &options, sizeof options) });
+    tape_record(tape,
+                (Node){ .name = state_labels.name,
+                        .backward = causal_linear_state_backward,
+                        .inputs = { key, NULL, value, options.key_lengths, NULL, NULL, inputs[6] },
+                        .outputs = { state },
+                        .attributes = tape_save(tape, &options, sizeof options) });
     return state;
 }
