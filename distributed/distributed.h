@@ -103,8 +103,8 @@ typedef struct DistTransport {
     /* This rank's part of buffer = the sum of all ranks' buffers; the rest becomes undefined.
      * offsets in elements. */
     void (*reduce_scatter)(void *context, Real *buffer, const int64_t *offsets);
-    /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes with
-     * this exit status. */
+    /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes
+     * with this exit status. */
     void (*end)(void *context, int status);
     /* This rank's group of `ranks` consecutive ranks, which divides all: a transport among these,
      * of which all_gather and end are used. Collective. */

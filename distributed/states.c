@@ -31,28 +31,30 @@
 #include <stdlib.h>
 
 /* The group of this rank */
-static _Thread_local DistTransport sequence = { .ranks = 1 };
+static _Thread_local DistTransport sequence_group = { .ranks = 1 };
 
 void dist_sequence(int ranks)
 {
     if (ranks < 1 || dist_ranks() % ranks != 0)
         error_raise("dist_sequence: %d ranks per sequence, expected a divisor of the %d ranks",
                     ranks, dist_ranks());
-    if (sequence.ranks > 1)
-        sequence.end(sequence.context, 0);
-    sequence = (DistTransport){ .ranks = 1 };
+    if (ranks > 1 && !dist_transport()->split)
+        error_raise("dist_sequence: the transport has no split into groups");
+    if (sequence_group.ranks > 1)
+        sequence_group.end(sequence_group.context, 0);
+    sequence_group = (DistTransport){ .ranks = 1 };
     if (ranks > 1)
-        sequence = dist_transport()->split(dist_transport()->context, ranks);
+        sequence_group = dist_transport()->split(dist_transport()->context, ranks);
 }
 
 int dist_sequence_rank(void)
 {
-    return sequence.rank;
+    return sequence_group.rank;
 }
 
 int dist_sequence_ranks(void)
 {
-    return sequence.ranks;
+    return sequence_group.ranks;
 }
 
 /* What a rank sends: the states of all heads and, forward, their log decays. */
@@ -71,20 +73,20 @@ static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s
                          "tape_replay: it exchanges states with other processes");
     const int64_t count = s->heads * s->size, row = count + (log_decay ? s->heads : 0);
     const size_t bytes = (size_t)row * sizeof(Real), state_bytes = (size_t)count * sizeof(Real);
-    Real *all = memory_allocate((size_t)sequence.ranks * bytes);
+    Real *all = memory_allocate((size_t)sequence_group.ranks * bytes);
     if (!all)
         tape_error(tape,
                    "dist_states_before: memory is exhausted: the states of %d ranks, %zu "
                    "bytes each",
-                   sequence.ranks, bytes);
-    Real *own = all + sequence.rank * row;
+                   sequence_group.ranks, bytes);
+    Real *own = all + sequence_group.rank * row;
     if (states)
         device_copy_out(device, own, states, state_bytes);
     else
         memset(own, 0, state_bytes);
     if (log_decay)
         device_copy_out(device, own + count, log_decay, bytes - state_bytes);
-    dist_all_gather_rows_of(&sequence, all, bytes);
+    dist_all_gather_rows_of(&sequence_group, all, bytes);
     return all;
 }
 
@@ -105,7 +107,7 @@ static void contribute_decays(const StatesExchange *s, Real *dd, const Real *bef
         double sum = 0;
         for (int64_t i = k * s->size; i < (k + 1) * s->size; i++)
             sum += (double)before[i] * (double)G[i];
-        dd[k] = (Real)(exp((double)s->d[sequence.rank * s->heads + k]) * sum);
+        dd[k] = (Real)(exp((double)s->d[sequence_group.rank * s->heads + k]) * sum);
     }
 }
 
@@ -127,12 +129,12 @@ static void states_before_backward(Node *node)
     const StatesExchange *s = node->attributes;
     const int64_t count = s->heads * s->size;
     Tensor *state = node->inputs[0], *log_decay = node->inputs[1];
-    const int last = sequence.ranks - 1;
+    const int last = sequence_group.ranks - 1;
     Real *g = exchange_states(node->tape, state->device, s, tape_upstream(node, 0), NULL);
     Real *G = g + last * count; /* G_{last-1} = g_last */
-    if (sequence.rank == last)
+    if (sequence_group.rank == last)
         memset(G, 0, (size_t)count * sizeof *G);
-    for (int r = last - 1; r > sequence.rank; r--)
+    for (int r = last - 1; r > sequence_group.rank; r--)
         fade_and_add_states(s, G, s->d ? s->d + r * s->heads : NULL, g + r * count);
     contribute_from_host(node, state, G);
     if (log_decay) {
@@ -171,15 +173,16 @@ Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *log_decay)
     Tensor *before = tape_tensor(tape, state->shape);
     Real *all =
         exchange_states(tape, state->device, &s, state->data, log_decay ? log_decay->data : NULL);
-    if (sequence.rank == 0)
+    if (sequence_group.rank == 0)
         memset(all, 0, (size_t)count * sizeof *all); /* else before_1 = S_0 */
-    for (int r = 1; r < sequence.rank; r++)
+    for (int r = 1; r < sequence_group.rank; r++)
         fade_and_add_states(&s, all, log_decay ? all + r * row + count : NULL, all + r * row);
     tensor_write(before, all);
-    for (int r = 0; log_decay && r < sequence.ranks; r++) /* d, one rank's after the other's */
-        memmove(all + r * s.heads, all + r * row + count, (size_t)s.heads * sizeof *all);
+    const size_t d_bytes = (size_t)s.heads * sizeof *all;
+    for (int r = 0; log_decay && r < sequence_group.ranks; r++) /* d [ranks, heads] */
+        memmove(all + r * s.heads, all + r * row + count, d_bytes);
     if (log_decay)
-        s.d = tape_save(tape, all, (size_t)(sequence.ranks * s.heads) * sizeof *all);
+        s.d = tape_save(tape, all, (size_t)sequence_group.ranks * d_bytes);
     free(all);
     tape_record(tape, (Node){ .name = "dist_states_before",
                               .backward = states_before_backward,

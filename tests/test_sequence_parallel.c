@@ -399,7 +399,8 @@ TEST(options_of_layers_equal_one_process)
         (TransformerConfig){ .pre_norm = true, .decay = DECAY_LEARNED, .recompute = true }));
 }
 
-/* accelerate #4177: shards whose outputs are right and whose gradients lack what crosses boundaries. */
+/* accelerate #4177: the outputs of shards are right, and their gradients lack what crosses
+ * boundaries. */
 static Tensor *states_without_gradients(Tape *tape, Tensor *state, Tensor *log_decay)
 {
     const bool recording = tape_set_recording(tape, false);
@@ -442,7 +443,7 @@ TEST(gradients_that_stop_at_boundaries_are_found)
     ck_assert_double_ge(gradient_error(&wrong, &one), 1e-3);
 }
 
-/* ------------------------------------------------------------------------------------------ misuse */
+/* ---------------------------------------------------------------------------------------- misuse */
 static void split_wrongly(void *context)
 {
     (void)context;
@@ -461,9 +462,8 @@ TEST(groups_may_change)
     ck_assert_int_eq(dist_sequence_rank(), 0);
 }
 
-static void attend(Tape *tape, TransformerConfig config, Tensor *key_lengths)
+static void attend(Tape *tape, Params *params, TransformerConfig config, Tensor *key_lengths)
 {
-    Params *params = params_new(test_device(), 1); /* of a test that ends by an error */
     config.heads = 2;
     config.head_dim = HEAD;
     const Attention attention = nn_attention(params, "attention", config);
@@ -505,14 +505,29 @@ TEST(misuse_raises)
                  "nn_attention: states_before with attention %s, expected ATTENTION_CAUSAL_LINEAR "
                  "without a convolution",
                  refused[i].sentence);
-        assert_raises(sentence, attend(tape, refused[i].config, NULL));
+        Params *params = params_new(test_device(), 1);
+        assert_raises(sentence, attend(tape, params, refused[i].config, NULL));
+        params_free(params);
         tape_reset(tape);
     }
+    Params *params = params_new(test_device(), 1);
     Tensor *key_lengths = tape_input_i32(tape, (const int32_t[]){ 1, 3 }, shape(2));
+    assert_raises("nn_attention: states_before with key_lengths, expected NULL: positions of other "
+                  "processes follow",
+                  attend(tape, params, (TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR },
+                         key_lengths));
+    params_free(params);
+    tape_reset(tape);
+    Tensor *key = tape_input(tape, test_zeros(24), shape(1, 3, 2, 4));
+    state = tape_input(tape, test_zeros(40), shape(1, 2, 4, 5));
     assert_raises(
-        "nn_attention: states_before with key_lengths, expected NULL: positions of other "
-        "processes follow",
-        attend(tape, (TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR }, key_lengths));
+        "op_causal_linear_state: state: expected NULL: a state of one sequence each, "
+        "from zeros",
+        op_causal_linear_state(tape, key, key, (CausalLinearAttentionOptions){ .state = state }));
+    assert_raises("op_causal_linear_state: log_decay is [1,2,4,5], expected [1,3,2]: one per "
+                  "position and head",
+                  op_causal_linear_state(tape, key, key,
+                                         (CausalLinearAttentionOptions){ .log_decay = state }));
     tape_free(tape);
 }
 

@@ -64,14 +64,17 @@ static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
     free(sums);
 }
 
-/* A group of ranks, which its last one frees. */
+/* Of a group, which its first rank frees: destroy waits until all have left the barrier. */
 static void end_group(void *context, int status)
 {
     Rank *own = context;
     if (status)
         exit(status);
     meet(own, NULL);
-    meet(own, NULL);
+    if (own->rank == 0) {
+        pthread_barrier_destroy(&own->all->barrier);
+        free(own->all);
+    }
     free(own);
 }
 
