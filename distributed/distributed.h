@@ -41,7 +41,7 @@ typedef struct DistPart {
 } DistPart;
 DistPart dist_part(int64_t count);
 
-/* Divides the optimizer's state and steps between the ranks, at borders of weights, and copies rank
+/* Divides the optimizer's state and steps between the ranks, between weights, and copies rank
  * 0's weights to all. Call it before optim_load and the first step. A checkpoint does not depend on
  * the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank. Raises
  * when the ranks differ in version, Real, or names, shapes or seed of the weights; when memory is
@@ -65,9 +65,11 @@ bool dist_any(bool here);
  * sequence, in the order of ranks, and only states cross the boundaries. */
 
 /* From now on each group of this number of consecutive ranks shares sequences, and different groups
- * have different ones; 1: no rank shares. Gradients are still averaged over all ranks, so each
- * rank's loss is the mean over its own positions, and dist_set_weight their number. Raises unless
- * ranks divides dist_ranks(). Collective. */
+ * have different ones; 1: no rank shares. Gradients are still averaged over all ranks. They cross
+ * ranks before they are weighted, so the ranks of a group have the same weight, however many
+ * positions each has: for the mean over all positions, each of a group's n positions has the loss
+ * ranks / n times its own, and dist_set_weight is n. Raises unless ranks divides dist_ranks().
+ * Collective; not between a forward pass and its backward pass. */
 void dist_sequence(int ranks);
 int dist_sequence_rank(void);  /* 0 ... dist_sequence_ranks() - 1 */
 int dist_sequence_ranks(void); /* 1 before dist_sequence */

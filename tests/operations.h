@@ -212,8 +212,7 @@ static inline Tensor *attend_with_decay(Tape *tape, Tensor **x, double scale,
     return attend_from_state(tape, x, options);
 }
 
-static inline Tensor *state_with_decay(Tape *tape, Tensor **x,
-                                       CausalLinearAttentionOptions options)
+static inline Tensor *state_with_decay(Tape *tape, Tensor **x, CausalLinearAttentionOptions options)
 {
     options.log_decay = op_scale(tape, op_softplus(tape, x[2]), -0.1);
     if (options.unnormalized)

@@ -443,7 +443,7 @@ TEST(gradients_that_stop_at_boundaries_are_found)
     ck_assert_double_ge(gradient_error(&wrong, &one), 1e-3);
 }
 
-/* ---------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 static void split_wrongly(void *context)
 {
     (void)context;

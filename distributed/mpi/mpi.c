@@ -162,10 +162,10 @@ static DistTransport transport_of(void *context)
                             .split = split };
 }
 
-/* -------------------------------------------------------------------------------- the processors */
+/* ------------------------------------------------------------------------------- the processors */
 
-/* mpirun binds a process to one core unless it is told otherwise; with more threads than
- * processors they wait for each other. */
+/* mpirun binds a process to one core by default; with more threads than processors they wait for
+ * each other. */
 static void report_processors(int rank)
 {
 #ifdef _OPENMP
@@ -188,7 +188,8 @@ static void report_processors(int rank)
                 rank, threads, own, own);
     else if (rank == 0 && neighbours * threads > all)
         fprintf(stderr,
-                "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start fewer\n",
+                "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start "
+                "fewer\n",
                 neighbours, threads, all, all > neighbours ? all / neighbours : 1);
 #else
     (void)rank;
