@@ -256,17 +256,33 @@ static Real *take(const Real *from, int sequence, int first, int count)
     return to;
 }
 
-/* sum <out, targets> over this rank's positions / the sequence's number of positions, times the
- * ranks per sequence, so that all ranks have the same weight. */
+/* Positions of a group's sequences that have a loss: the weight of its ranks, and their share of
+ * all groups' */
+static int weight_of(int group)
+{
+    return N - 6 * group;
+}
+
+static double share_of_group(const Run *run, int group)
+{
+    int sum = 0;
+    for (int g = 0; g < run->groups; g++)
+        sum += weight_of(g);
+    return (double)weight_of(group) / sum;
+}
+
+/* sum <out^2, targets> over this rank's positions / the number of all ranks', times the ranks per
+ * sequence, as dist_sequence states. */
 static Tensor *run_loss(Tape *tape, const Run *run, Tensor *out, int sequence, int first, int count)
 {
     Real *targets = take(test_normal(11, COUNT), sequence, first, count);
     for (int k = 0; k < PER_GROUP * count * WIDTH; k++)
-        if (first + k / WIDTH % count >= N)
+        if (first + k / WIDTH % count >= weight_of(sequence / PER_GROUP))
             targets[k] = 0;
     Tensor *product =
         op_multiply(tape, op_square(tape, out), tape_input(tape, targets, out->shape));
-    return op_scale(tape, op_sum(tape, product, ALL_AXES), (double)run->ranks / (PER_GROUP * N));
+    const double positions = PER_GROUP * weight_of(sequence / PER_GROUP);
+    return op_scale(tape, op_sum(tape, product, ALL_AXES), run->ranks / positions);
 }
 
 static void run_on_rank(void *context)
@@ -283,6 +299,7 @@ static void run_on_rank(void *context)
     const Transformer model = nn_transformer(params, "model", run->config);
     Optimizer *optimizer = optim_sgd(params, optim_sgd_config(LEARNING_RATE));
     dist_optimizer(optimizer);
+    dist_set_weight(params, weight_of(sequence / PER_GROUP));
     Tape *tape = tape_new(rank_device());
     /* One process has all groups' sequences, one group after the other. */
     const int groups = dist_ranks() == 1 ? run->groups : 1;
@@ -294,7 +311,7 @@ static void run_on_rank(void *context)
         const AttentionOptions options = { .states_before = ranks > 1 ? dist_states_before : NULL };
         Tensor *out = tensor_keep(nn_transformer_forward(tape, &model, x, options));
         Tensor *loss = run_loss(tape, run, out, s, first, count);
-        tape_backward(tape, op_scale(tape, loss, 1.0 / groups));
+        tape_backward(tape, groups == 1 ? loss : op_scale(tape, loss, share_of_group(run, g)));
         put(run->out, out, s, first);
         put(run->dx, tensor_gradient(x), s, first);
     }
@@ -331,7 +348,8 @@ static double gradient_error(const Run *run, const Run *one)
     const int ranks = run->ranks * run->groups;
     for (int r = 0; r < ranks; r++)
         for (int64_t k = 0; k < one->count; k++)
-            mean[k] += run->gradients[r][k] / (Real)ranks;
+            mean[k] +=
+                (Real)(share_of_group(run, r / run->ranks) / run->ranks) * run->gradients[r][k];
     return relative_error(mean, one->gradients[0], one->count);
 }
 
@@ -344,9 +362,10 @@ static void compare_run(Run run)
     run_ranks(run.ranks * run.groups, run_on_rank, &run);
     const int64_t count = run.groups * PER_GROUP * N * WIDTH;
     assert_close(run.out, one.out, count, SEQUENCE_TOLERANCE);
-    /* Each group's loss is a mean over its own positions; one process's, over all groups'. */
-    for (int64_t k = 0; k < count; k++)
-        run.dx[k] /= (Real)(run.ranks * run.groups);
+    for (int64_t k = 0; k < count; k++) {
+        const int group = (int)(k / (PER_GROUP * N * WIDTH));
+        run.dx[k] *= (Real)(share_of_group(&run, group) / run.ranks);
+    }
     assert_close(run.dx, one.dx, count, SEQUENCE_TOLERANCE);
     ck_assert_double_le(gradient_error(&run, &one), SEQUENCE_TOLERANCE);
     assert_near("weights", run.weights, one.weights, one.count, 10 * SEQUENCE_TOLERANCE);
