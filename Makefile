@@ -204,10 +204,11 @@ $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 $(BUILD)/tests/test_nccl: $(BUILD)/distributed/mpi/nccl.o
 ifneq ($(USES_NCCL),)
 $(BUILD)/distributed/mpi/mpi.o: private DEFINES += -DTAPEGRAD_NCCL
-$(PROGRAMS) $(BUILD)/bench/copy_step: LIBS += $(NCCL_LIBS)
+$(PROGRAMS) $(BUILD)/bench/copy_step $(BUILD)/bench/sequence_parallel: LIBS += $(NCCL_LIBS)
 endif
 ifeq ($(MPI),yes)
-$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step: private CC := $(MPI_CC)
+$(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step \
+    $(BUILD)/bench/sequence_parallel: private CC := $(MPI_CC)
 endif
 
 # ------------------------------------------------------------------------------------------------- runs

@@ -59,7 +59,7 @@ static void release_outputs(Node *node)
 void tape_visit(Tape *tape, const Node *stop)
 {
     for (Node *node = tape->last_node; node != stop; node = node->previous) {
-        bool reached = false;
+        bool reached = node->collective;
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
         error_enter(&tape->errors, node->name);

@@ -191,7 +191,9 @@ struct Node {
     Tensor *outputs[NODE_OUTPUTS]; /* the tensors that the operation returned */
     Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward */
     const void *attributes;        /* a small struct of constants, from tape_save */
-    Tape *tape;                    /* this and the following fields: set by tape_record */
+    bool collective; /* other ranks wait for its backward function, which is called even if no
+                      * output has a gradient */
+    Tape *tape;      /* this and the following fields: set by tape_record */
     Node *previous;
     int64_t index;
 };
@@ -235,7 +237,8 @@ void tape_error(Tape *tape, const char *format, ...)
     __attribute__((noreturn, format(printf, 2, 3)));
 
 /* In a backward function: dL/doutput of the index-th output, or NULL if the loss does not depend on
- * it. The tape calls backward only if at least one output has a gradient. */
+ * it. The tape calls backward only if at least one output has a gradient, or the node is
+ * collective. */
 const Real *tape_upstream(const Node *node, int index);
 
 /* In a backward function: the buffer of dL/dinput. data is NULL if the input is NULL or requires no

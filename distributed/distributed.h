@@ -69,6 +69,32 @@ bool dist_any(bool here);
  * options: ranks with others would wait for each other for ever. Collective. */
 void dist_need_equal(const char *what, const void *data, size_t bytes);
 
+/* ------------------------------------------------------------------------------ long sequences
+ * Sequence parallelism of causal linear attention: each rank has some consecutive positions of a
+ * sequence, in the order of ranks, and only states cross the boundaries. */
+
+/* From now on each group of this number of consecutive ranks shares sequences, and different groups
+ * have different ones; 1: no rank shares. Gradients are still averaged over all ranks. They cross
+ * ranks before they are weighted, so the ranks of a group have the same weight, however many
+ * positions each has: for the mean over all positions, each of a group's n positions has the loss
+ * ranks / n times its own, and dist_set_weight is n. Raises unless ranks divides dist_ranks().
+ * Collective; not between a forward pass and its backward pass. */
+void dist_sequence(int ranks);
+int dist_sequence_rank(void);  /* 0 ... dist_sequence_ranks() - 1 */
+int dist_sequence_ranks(void); /* 1 before dist_sequence */
+
+/* out_r = sum_{j<r} e^(d_{j+1} + .. + d_{r-1}) state_j over the sequence's ranks: the state before
+ * this rank's positions, zeros on sequence rank 0. state [B, H, D, M + 1], Real, of the same shape
+ * on all ranks: of this rank's positions, from a zero state (op_causal_linear_state). log_decay
+ * NULL or Real [B, H]: d_r, the sum of their log decays. Returns a tensor of the tape, shaped like
+ * state. AttentionOptions.states_before of a layer. A rank without positions passes zeros for both;
+ * a layer has at least one position, which may be padding behind the sequence's last.
+ *
+ * Collective, and so is tape_backward on a tape that has recorded it, whatever the loss: all ranks
+ * of the sequence call these in the same order. Exchanges states, log decays and, backward, the
+ * states' gradients, through host memory. Raises while a CUDA graph is captured. */
+Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *log_decay);
+
 /* Bytes that this rank has sent since dist_start, as a ring would send them, and the calls. */
 typedef struct DistTraffic {
     int64_t bytes, calls;
@@ -95,9 +121,15 @@ typedef struct DistTransport {
                               const int64_t *offsets);
     void (*device_reduce_scatter)(void *context, int device, void *stream, Real *buffer,
                                   const int64_t *offsets);
+    /* NULL, or called by dist_optimizer with the threads of this rank's CPU kernels: may report that
+     * the ranks have more threads than processors. */
+    void (*ready)(void *context, int threads);
     /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes
      * with this exit status. */
     void (*end)(void *context, int status);
+    /* This rank's group of `ranks` consecutive ranks, which divides all: a transport among these,
+     * of which all_gather and end are used. Collective. */
+    struct DistTransport (*split)(void *context, int ranks);
 } DistTransport;
 
 /* dist_start with another transport. A thread may be a rank: the calls of each thread are its own.

@@ -22,4 +22,8 @@ bool dist_reduce_scatter_on(Device *device, Real *buffer, const int64_t *offsets
 /* all [ranks][bytes]: each rank's own row becomes everyone's. */
 void dist_all_gather_rows(void *all, size_t bytes);
 
+/* The transport of all ranks; and dist_all_gather_rows of any transport's ranks. */
+const DistTransport *dist_transport(void);
+void dist_all_gather_rows_of(const DistTransport *among, void *all, size_t bytes);
+
 #endif

@@ -56,7 +56,6 @@ void dist_start_with(DistTransport given)
         error_raise("dist_start: rank %d of %d, expected 0 to ranks - 1, of at most %d", given.rank,
                     given.ranks, DIST_MAX_RANKS);
     ranks_transport = given;
-    ranks_traffic = (DistTraffic){ 0 };
     tape_process = (uint64_t)given.rank;
     if (given.local > 0)
         device_choose_gpu(given.local);
@@ -66,11 +65,13 @@ void dist_start_with(DistTransport given)
     const char own[] = TAPEGRAD_VERSION, real = sizeof(Real);
     dist_need_equal("versions of tapegrad", own, sizeof own);
     dist_need_equal("types of Real", &real, sizeof real);
+    ranks_traffic = (DistTraffic){ 0 };
 }
 
 void dist_finish(void)
 {
-    if (ranks_transport.end)
+    dist_sequence(1);
+    if (ranks_transport.end) /* one rank of MPI finalizes it too */
         ranks_transport.end(ranks_transport.context, 0);
     ranks_transport = (DistTransport){ .ranks = 1 };
     tape_process = 0;
@@ -98,19 +99,29 @@ __attribute__((weak)) void dist_start(void)
 }
 
 /* ------------------------------------------------------------------------------------- exchange */
-static void count_traffic(const int64_t *offsets, int64_t unit)
+const DistTransport *dist_transport(void)
 {
-    const int r = ranks_transport.rank;
-    ranks_traffic.bytes += (offsets[ranks_transport.ranks] - (offsets[r + 1] - offsets[r])) * unit;
+    return &ranks_transport;
+}
+
+static void count_traffic(const DistTransport *among, const int64_t *offsets, int64_t unit)
+{
+    const int r = among->rank;
+    ranks_traffic.bytes += (offsets[among->ranks] - (offsets[r + 1] - offsets[r])) * unit;
     ranks_traffic.calls++;
+}
+
+static void all_gather_of(const DistTransport *among, void *buffer, const int64_t *offsets)
+{
+    if (among->ranks == 1)
+        return;
+    count_traffic(among, offsets, 1);
+    among->all_gather(among->context, buffer, offsets);
 }
 
 void dist_all_gather(void *buffer, const int64_t *offsets)
 {
-    if (ranks_transport.ranks == 1)
-        return;
-    count_traffic(offsets, 1);
-    ranks_transport.all_gather(ranks_transport.context, buffer, offsets);
+    all_gather_of(&ranks_transport, buffer, offsets);
 }
 
 void dist_gather(void *buffer, const int64_t *offsets)
@@ -128,7 +139,7 @@ void dist_reduce_scatter(Real *buffer, const int64_t *offsets)
 {
     if (ranks_transport.ranks == 1)
         return;
-    count_traffic(offsets, sizeof(Real));
+    count_traffic(&ranks_transport, offsets, sizeof(Real));
     ranks_transport.reduce_scatter(ranks_transport.context, buffer, offsets);
 }
 
@@ -136,7 +147,7 @@ bool dist_all_gather_on(Device *device, void *buffer, const int64_t *offsets)
 {
     if (!device_is_cuda(device) || !ranks_transport.device_all_gather)
         return false;
-    count_traffic(offsets, 1);
+    count_traffic(&ranks_transport, offsets, 1);
     const DeviceStream on = device_stream(device);
     ranks_transport.device_all_gather(ranks_transport.context, on.index, on.stream, buffer,
                                       offsets);
@@ -147,19 +158,24 @@ bool dist_reduce_scatter_on(Device *device, Real *buffer, const int64_t *offsets
 {
     if (!device_is_cuda(device) || !ranks_transport.device_reduce_scatter)
         return false;
-    count_traffic(offsets, sizeof(Real));
+    count_traffic(&ranks_transport, offsets, sizeof(Real));
     const DeviceStream on = device_stream(device);
     ranks_transport.device_reduce_scatter(ranks_transport.context, on.index, on.stream, buffer,
                                           offsets);
     return true;
 }
 
-void dist_all_gather_rows(void *all, size_t bytes)
+void dist_all_gather_rows_of(const DistTransport *among, void *all, size_t bytes)
 {
     int64_t offsets[DIST_MAX_RANKS + 1];
-    for (int r = 0; r <= ranks_transport.ranks; r++)
+    for (int r = 0; r <= among->ranks; r++)
         offsets[r] = r * (int64_t)bytes;
-    dist_all_gather(all, offsets);
+    all_gather_of(among, all, offsets);
+}
+
+void dist_all_gather_rows(void *all, size_t bytes)
+{
+    dist_all_gather_rows_of(&ranks_transport, all, bytes);
 }
 
 void dist_sum(double *values, int n)

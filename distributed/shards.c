@@ -246,6 +246,9 @@ void dist_optimizer(Optimizer *optimizer)
         broadcast_weights(params);
     }
     optim_set_range("dist_optimizer", optimizer, params->shards->own);
+    const DistTransport *transport = dist_transport();
+    if (transport->ready && !device_is_cuda(params->device))
+        transport->ready(transport->context, device_threads());
 }
 
 void dist_set_weight(Params *params, double weight)

@@ -188,8 +188,33 @@ static void save_state(Real *to, const Tensor *after)
         device_copy(after->device, to, after->data, tensor_bytes(after));
 }
 
+/* The other kinds attend to keys of other processes, or continue a state of another form. */
+static void check_states_before(Tape *tape, const Attention *attention, AttentionOptions options)
+{
+    if (!options.states_before)
+        return;
+    if (attention->kind != ATTENTION_CAUSAL_LINEAR || attention->convolution.weight)
+        tape_error(tape,
+                   "nn_attention: states_before with attention %d%s, expected "
+                   "ATTENTION_CAUSAL_LINEAR without a convolution",
+                   (int)attention->kind, attention->convolution.weight ? " and a convolution" : "");
+    if (options.key_lengths)
+        tape_error(tape, "nn_attention: states_before with key_lengths, expected NULL: positions "
+                         "of other processes follow");
+}
+
+/* The state of earlier processes before the positions of query, key and value, as in attend */
+static Tensor *state_before(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                            CausalLinearAttentionOptions options,
+                            Tensor *(*states_before)(Tape *, Tensor *, Tensor *))
+{
+    Tensor *state = op_causal_linear_state(tape, key ? key : query, value, options);
+    Tensor *log_decay = options.log_decay ? op_sum(tape, options.log_decay, 1) : NULL;
+    return states_before(tape, state, log_decay);
+}
+
 static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
-                             Tensor *value, Tensor *key_lengths, Tensor *log_decay,
+                             Tensor *value, AttentionOptions given, Tensor *log_decay,
                              const AttentionCache *cache)
 {
     Tensor *sums = NULL;
@@ -209,15 +234,17 @@ static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *que
         return op_linear_attention(tape, query, key, value,
                                    (LinearAttentionOptions){ .features = feature_map,
                                                              .eps = ATTENTION_EPS,
-                                                             .key_lengths = key_lengths });
-    const CausalLinearAttentionOptions options = { .features = feature_map,
-                                                   .eps = ATTENTION_EPS,
-                                                   .key_lengths = key_lengths,
-                                                   .form = attention->form,
-                                                   .unnormalized = attention->unnormalized,
-                                                   .log_decay = log_decay,
-                                                   .state = cache ? (Tensor *)&cache->state->sums
-                                                                  : NULL };
+                                                             .key_lengths = given.key_lengths });
+    CausalLinearAttentionOptions options = { .features = feature_map,
+                                             .eps = ATTENTION_EPS,
+                                             .key_lengths = given.key_lengths,
+                                             .form = attention->form,
+                                             .unnormalized = attention->unnormalized,
+                                             .log_decay = log_decay };
+    if (given.states_before)
+        options.state = state_before(tape, query, key, value, options, given.states_before);
+    else if (cache)
+        options.state = (Tensor *)&cache->state->sums;
     Tensor *out =
         op_causal_linear_attention(tape, query, key, value, options, cache ? &sums : NULL);
     save_state(cache ? cache->sums_after : NULL, sums);
@@ -310,10 +337,11 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Ten
     if (options.mask && kind != ATTENTION_SOFTMAX && kind != ATTENTION_CAUSAL_SOFTMAX)
         tape_error(tape, "nn_attention: attention %d takes no mask; softmax attention does",
                    (int)kind);
+    check_states_before(tape, attention, options);
     switch (kind) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
-        return attend_linear(tape, attention, query, key, value, key_lengths, log_decay, cache);
+        return attend_linear(tape, attention, query, key, value, options, log_decay, cache);
     case ATTENTION_CAUSAL_SOFTMAX:
         return attend_causal_softmax(tape, attention, query, softmax, cache);
     case ATTENTION_SOFTMAX:

@@ -397,6 +397,10 @@ typedef struct AttentionOptions {
     Tensor *key_lengths; /* NULL; int32 [B], each in [1, N] for N keys: keys of sequence b from
                           * position key_lengths[b] on are masked */
     Tensor *mask;        /* NULL; softmax attention: as in SoftmaxAttentionOptions; others raise */
+    Tensor *(*states_before)(Tape *tape, Tensor *state, Tensor *log_decay);
+    /* NULL; ATTENTION_CAUSAL_LINEAR of a sequence split over processes: dist_states_before, which
+     * returns the state before x's positions from their own (op_causal_linear_state) and the sums
+     * of their log decays. Raises for other kinds, a convolution, and key_lengths. */
 } AttentionOptions;
 
 /* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section

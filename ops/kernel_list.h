@@ -205,11 +205,13 @@ KERNEL(sample_logistic_mixture,
 /* ---------------------------------------------------------------------------- attention: linear */
 
 /* out [B, N, H, M], its divisor den [B, N, H] (Real; NULL if unnormalized) and the final state
- * [B, H, D, M + 1] (Real; may be NULL) of causal linear attention */
+ * [B, H, D, M + 1] (Real; may be NULL) of causal linear attention; but on CUDA, out and den may be
+ * NULL: the state alone */
 KERNEL(causal_linear_attention_forward,
        (Real *out, Real *den, Real *final_state, const LinearScan *scan))
 /* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL, and
- * final_state then too */
+ * final_state then too; but on CUDA, dout, out and den may be NULL: from dfinal_state alone,
+ * and d.x.query is NULL */
 KERNEL(causal_linear_attention_backward,
        (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *final_state,
         const Real *out, const Real *den, const LinearScan *scan))

@@ -470,6 +470,13 @@ typedef struct CausalLinearAttentionOptions {
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state);
 
+/* The final state alone, from zeros: sum_j e^(l_{j+1} + .. + l_N) phi(k_j) [v_j, 1]^T of key [B, N,
+ * H, D] and value [B, N, H, M]; or value NULL and key packed with queries and values, [B, N, 3 H,
+ * D]. Returns [B, H, D, M + 1], unnormalized [B, H, D, M], Real. O(N) time; saves nothing. Of the
+ * options eps and form have no effect; raises unless offsets and state are NULL. */
+Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
+                               CausalLinearAttentionOptions options);
+
 typedef struct DeltaRuleOptions {
     Tensor *log_decay; /* NULL: none; Real [B, N, H], l_i <= 0 */
     Tensor

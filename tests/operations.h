@@ -212,6 +212,14 @@ static inline Tensor *attend_with_decay(Tape *tape, Tensor **x, double scale,
     return attend_from_state(tape, x, options);
 }
 
+static inline Tensor *state_with_decay(Tape *tape, Tensor **x, CausalLinearAttentionOptions options)
+{
+    options.log_decay = op_scale(tape, op_softplus(tape, x[2]), -0.1);
+    if (options.unnormalized)
+        options.features = FEATURE_MAP_IDENTITY;
+    return op_causal_linear_state(tape, x[0], x[1], options);
+}
+
 static inline Tensor *masked_attention(Tape *tape, Tensor **x)
 {
     Tensor *key_lengths = lengths_of(tape, x[1]);
@@ -664,6 +672,18 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { QKV(1, 19, 1, 5, 5) }, { QKV(1, 3, 1, 17, 9) }, { QKV(2, 5, 2, 4, 4) },                  \
         { QKV(2, 5, 3, 8, 8) },                                                                    \
         { QKV(1, 300, 2, 32, 32) }, { QKV(1, 130, 1, 40, 72) }, { QKV(1, 70, 1, 128, 128) })       \
+    ROW(causal_linear_state, op_causal_linear_state(tape, x[0], x[1], USUAL_EPS), UNMEASURED,      \
+        { S(2, 5, 2, 3), S(2, 5, 2, 4) }, { S(1, 150, 1, 40), S(1, 150, 1, 72) })                  \
+    ROW(packed_causal_linear_state, op_causal_linear_state(tape, x[0], NULL, USUAL_EPS),           \
+        UNMEASURED, { S(2, 5, 6, 3) }, { S(2, 129, 6, 16) })                                       \
+    ROW(decaying_state, state_with_decay(tape, x, (CausalLinearAttentionOptions){ 0 }),            \
+        UNMEASURED, { S(2, 5, 2, 3), S(2, 5, 2, 4), P(2, 5, 2) },                                  \
+        { S(1, 150, 2, 32), S(1, 150, 2, 24), P(1, 150, 2) })                                      \
+    ROW(unnormalized_state,                                                                        \
+        state_with_decay(tape, x, (CausalLinearAttentionOptions){ .unnormalized = true,            \
+                                                        .key_lengths = lengths_of(tape, x[0]) }),  \
+        UNMEASURED, { S(2, 5, 2, 3), S(2, 5, 2, 4), P(2, 5, 2) },                                  \
+        { S(2, 70, 2, 20), S(2, 70, 2, 30), P(2, 70, 2) })                                         \
     ROW(packed_causal_linear_attention,                                                            \
         op_causal_linear_attention(tape, x[0], NULL, NULL, USUAL_EPS, NULL), UNMEASURED,           \
         { S(2, 5, 6, 3) }, { S(2, 129, 6, 16) })                                                   \

@@ -94,6 +94,10 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(packed_decaying_mask, { S(B_, N_, 3 * H_, M_), P(B_, N_, H_) })                            \
     ROW(causal_linear_attention, { QKV(B_, N_, H_, M_, K_) })                                      \
     ROW(packed_causal_linear_attention, { S(B_, N_, 3 * H_, M_) })                                 \
+    ROW(causal_linear_state, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                             \
+    ROW(packed_causal_linear_state, { S(B_, N_, 3 * H_, M_) })                                     \
+    ROW(decaying_state, { S(B_, N_, H_, M_), S(B_, N_, H_, K_), P(B_, N_, H_) })                   \
+    ROW(unnormalized_state, { S(2, N_, H_, M_), S(2, N_, H_, K_), P(2, N_, H_) })                  \
     ROW(recurrent, { STATES(B_) }) ROW(chunked, { STATES(B_) })                                    \
     ROW(chunk_parallel, { STATES(B_) }) ROW(quadratic, { STATES(B_) })                             \
     ROW(best_relu, { STATES(B_) }) ROW(best_softplus, { STATES(B_) })                              \

@@ -9,7 +9,8 @@ enum { MAX_RANKS = 16 };
 typedef struct Ranks {
     int count;
     pthread_barrier_t barrier;
-    void *buffers[MAX_RANKS]; /* of the present exchange */
+    void *buffers[MAX_RANKS];        /* of the present exchange */
+    struct Ranks *groups[MAX_RANKS]; /* by their first rank */
     void (*function)(void *context);
     void *context;
     void (*prepare)(DistTransport *transport);
@@ -64,6 +65,50 @@ static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
     free(sums);
 }
 
+/* Of a group, which its first rank frees: destroy waits until all have left the barrier. */
+static void end_group(void *context, int status)
+{
+    Rank *own = context;
+    if (status)
+        exit(status);
+    meet(own, NULL);
+    if (own->rank == 0) {
+        pthread_barrier_destroy(&own->all->barrier);
+        free(own->all);
+    }
+    free(own);
+}
+
+static DistTransport split(void *context, int ranks);
+
+static DistTransport transport_of(Rank *own, void (*end)(void *context, int status))
+{
+    return (DistTransport){ .rank = own->rank,
+                            .ranks = own->all->count,
+                            .context = own,
+                            .all_gather = all_gather,
+                            .gather = gather,
+                            .reduce_scatter = reduce_scatter,
+                            .end = end,
+                            .split = split };
+}
+
+static DistTransport split(void *context, int ranks)
+{
+    Rank *own = context, *member = malloc(sizeof *member);
+    const int first = own->rank / ranks * ranks;
+    if (own->rank == first) {
+        Ranks *group = calloc(1, sizeof *group);
+        group->count = ranks;
+        pthread_barrier_init(&group->barrier, NULL, (unsigned)ranks);
+        own->all->groups[first] = group;
+    }
+    meet(own, NULL);
+    *member = (Rank){ own->all->groups[first], own->rank - first };
+    meet(own, NULL);
+    return transport_of(member, end_group);
+}
+
 static void end(void *context, int status)
 {
     if (status)
@@ -74,13 +119,7 @@ static void end(void *context, int status)
 static void *run(void *context)
 {
     Rank *own = context;
-    DistTransport transport = { .rank = own->rank,
-                                .ranks = own->all->count,
-                                .context = own,
-                                .all_gather = all_gather,
-                                .gather = gather,
-                                .reduce_scatter = reduce_scatter,
-                                .end = end };
+    DistTransport transport = transport_of(own, end);
     if (own->all->prepare)
         own->all->prepare(&transport);
     dist_start_with(transport);

@@ -8,9 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #ifdef TAPEGRAD_NCCL
 #include "distributed/mpi/nccl.h"
 #endif
@@ -73,54 +70,58 @@ static MPI_Datatype bytes_type(int64_t unit)
     return line;
 }
 
-static int rank_of(void)
+/* The context: a pointer to its communicator, of all ranks or of a group. */
+static MPI_Comm comm_of(void *context)
+{
+    return *(MPI_Comm *)context;
+}
+
+static int rank_of(void *context)
 {
     int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_rank(comm_of(context), &rank);
     return rank;
 }
 
-static int ranks_of(void)
+static int ranks_of(void *context)
 {
     int ranks;
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_size(comm_of(context), &ranks);
     return ranks;
 }
 
 static void all_gather(void *context, void *buffer, const int64_t *offsets)
 {
-    (void)context;
-    const int64_t unit = unit_of(offsets, ranks_of());
-    int *starts, *counts = scaled_counts(offsets, unit, ranks_of(), &starts);
+    const int ranks = ranks_of(context);
+    const int64_t unit = unit_of(offsets, ranks);
+    int *starts, *counts = scaled_counts(offsets, unit, ranks, &starts);
     MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, counts, starts, bytes_type(unit),
-                   MPI_COMM_WORLD);
+                   comm_of(context));
     free(counts);
 }
 
 static void gather(void *context, void *buffer, const int64_t *offsets)
 {
-    (void)context;
-    const int rank = rank_of();
-    const int64_t unit = unit_of(offsets, ranks_of());
-    int *starts, *counts = scaled_counts(offsets, unit, ranks_of(), &starts);
+    const int rank = rank_of(context), ranks = ranks_of(context);
+    const int64_t unit = unit_of(offsets, ranks);
+    int *starts, *counts = scaled_counts(offsets, unit, ranks, &starts);
     const MPI_Datatype type = bytes_type(unit);
     if (rank == 0)
-        MPI_Gatherv(MPI_IN_PLACE, 0, type, buffer, counts, starts, type, 0, MPI_COMM_WORLD);
+        MPI_Gatherv(MPI_IN_PLACE, 0, type, buffer, counts, starts, type, 0, comm_of(context));
     else
         MPI_Gatherv((char *)buffer + offsets[rank], counts[rank], type, NULL, NULL, NULL, type, 0,
-                    MPI_COMM_WORLD);
+                    comm_of(context));
     free(counts);
 }
 
 /* In place, MPI leaves this rank's part at the start of the buffer. */
 static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
 {
-    (void)context;
-    const int rank = rank_of();
-    int *starts, *counts = scaled_counts(offsets, 1, ranks_of(), &starts);
+    const int rank = rank_of(context);
+    int *starts, *counts = scaled_counts(offsets, 1, ranks_of(context), &starts);
     MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts,
                        sizeof(Real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM,
-                       MPI_COMM_WORLD);
+                       comm_of(context));
     memmove(buffer + offsets[rank], buffer, (size_t)counts[rank] * sizeof *buffer);
     free(counts);
 }
@@ -173,6 +174,20 @@ static void share_id(ncclUniqueId *id, int device)
 
 static NcclRanks nccl = { .share = share_id };
 
+static void gpu_all_gather(void *context, int device, void *stream, void *buffer,
+                           const int64_t *offsets)
+{
+    (void)context;
+    nccl_all_gather(&nccl, device, stream, buffer, offsets);
+}
+
+static void gpu_reduce_scatter(void *context, int device, void *stream, Real *buffer,
+                               const int64_t *offsets)
+{
+    (void)context;
+    nccl_reduce_scatter(&nccl, device, stream, buffer, offsets);
+}
+
 /* Unless rank 0 has TAPEGRAD_NCCL=no: mpirun does not pass the environment to other machines. */
 static void use_nccl(DistTransport *transport)
 {
@@ -183,35 +198,40 @@ static void use_nccl(DistTransport *transport)
         return;
     nccl.rank = transport->rank;
     nccl.ranks = transport->ranks;
-    transport->context = &nccl;
-    transport->device_all_gather = nccl_all_gather;
-    transport->device_reduce_scatter = nccl_reduce_scatter;
+    transport->device_all_gather = gpu_all_gather;
+    transport->device_reduce_scatter = gpu_reduce_scatter;
 }
 #endif
 
+static MPI_Comm world;
+
 static void end(void *context, int status)
 {
-    (void)context;
 #ifdef TAPEGRAD_NCCL
-    nccl_end(&nccl, status);
+    if (status != 0 || context == &world)
+        nccl_end(&nccl, status);
 #endif
     if (status != 0)
         MPI_Abort(MPI_COMM_WORLD, status);
-    MPI_Finalize();
+    if (context == &world) {
+        MPI_Finalize();
+        return;
+    }
+    MPI_Comm_free(context);
+    free(context);
 }
 
 /* ------------------------------------------------------------------------------- the processors */
 
 /* mpirun binds a process to one core by default; with more threads than processors they wait for
  * each other. */
-static void report_processors(int rank)
+static void report_processors(void *context, int threads)
 {
-#ifdef _OPENMP
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed))
         return;
     int neighbours, own = CPU_COUNT(&allowed), all;
-    const int threads = omp_get_max_threads();
+    const int rank = rank_of(context);
     cpu_set_t together;
     MPI_Comm machine = split_machine(&neighbours);
     MPI_Allreduce(&allowed, &together, (int)sizeof allowed, MPI_BYTE, MPI_BOR, machine);
@@ -227,9 +247,30 @@ static void report_processors(int rank)
                 "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start "
                 "fewer\n",
                 neighbours, threads, all, all > neighbours ? all / neighbours : 1);
-#else
-    (void)rank;
-#endif
+}
+
+/* --------------------------------------------------------------------------------------- groups */
+
+static DistTransport transport_of(void *context);
+
+static DistTransport split(void *context, int ranks)
+{
+    MPI_Comm *group = allocate(sizeof *group);
+    const int rank = rank_of(context);
+    MPI_Comm_split(comm_of(context), rank / ranks, rank, group);
+    return transport_of(group);
+}
+
+static DistTransport transport_of(void *context)
+{
+    return (DistTransport){ .rank = rank_of(context),
+                            .ranks = ranks_of(context),
+                            .context = context,
+                            .all_gather = all_gather,
+                            .gather = gather,
+                            .reduce_scatter = reduce_scatter,
+                            .end = end,
+                            .split = split };
 }
 
 /* Only under mpirun (of Open MPI or MPICH, or Slurm's srun): MPI alone would start a daemon. */
@@ -253,17 +294,13 @@ void dist_start(void)
         MPI_Init(NULL, NULL);
     int neighbours;
     MPI_Comm machine = split_machine(&neighbours);
-    DistTransport transport = { .rank = rank_of(),
-                                .ranks = ranks_of(),
-                                .all_gather = all_gather,
-                                .gather = gather,
-                                .reduce_scatter = reduce_scatter,
-                                .end = end };
+    world = MPI_COMM_WORLD;
+    DistTransport transport = transport_of(&world);
     MPI_Comm_rank(machine, &transport.local);
     MPI_Comm_free(&machine);
 #ifdef TAPEGRAD_NCCL
     use_nccl(&transport);
 #endif
+    transport.ready = report_processors;
     dist_start_with(transport);
-    report_processors(rank_of());
 }

@@ -93,9 +93,13 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
         Real *a = (Real *)(S + D * W), *b = a + D, *v = b + D, *num = v + W;
         read_state(S, s->state ? s->state + head * D * W : NULL, D, W, true);
         for (int64_t i = first_position(x, head / x->H); i < end; i++) {
-            read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
             decay_state(S, D * W, read_decay(s, i, h));
+            if (!out) {
+                add_outer_product(S, b, D, v, W);
+                continue;
+            }
+            read_query(a, s, i, h);
             scan(a, b, v, D, W, S, num);
             write_out(out, den, num, s, i, h);
         }
@@ -122,7 +126,7 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
         Real *a = (Real *)(T + D * W), *b = a + D, *v = b + D, *dnum = v + W;
         Real *da = dnum + W, *db = da, *dv = da + D;
         read_state(T, s->state ? s->state + at : NULL, D, W, false);
-        for (int64_t i = begin; i < end; i++) {
+        for (int64_t i = begin; dout && i < end; i++) {
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
@@ -136,13 +140,19 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
         double dl_i = 0;
         for (int64_t k = at; dfinal_state && k < at + D * W; k++)
             dl_i += (double)final_state[k] * (double)dfinal_state[k];
+        for (int64_t k = 0; !dout && k < D; k++)
+            a[k] = 0;
+        for (int64_t k = 0; !dout && k < W; k++)
+            dnum[k] = 0;
         for (int64_t i = end - 1; i >= begin; i--) {
-            read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
-            read_dnum(dnum, dout, out, den, s, i, h);
+            if (dout) {
+                read_query(a, s, i, h);
+                read_dnum(dnum, dout, out, den, s, i, h);
+            }
             scan(v, dnum, a, W, D, T, db);
             scan(b, a, dnum, D, W, R, dv);
-            dl_i += dl[i * x->H + h] - attention_dot(b, db, D);
+            dl_i += (dout ? dl[i * x->H + h] : 0) - attention_dot(b, db, D);
             write_dkey_dvalue(&d.x, db, b, dv, s, i, h);
             if (d.log_decay.data)
                 gradient_add(d.log_decay, i * x->H + h, key_is_masked(x, i) ? 0 : (Real)dl_i);

@@ -88,6 +88,33 @@ static void fade_to_end(const HeadChunk *c, Matrix rows, Matrix T, int64_t state
         scale(T.last, p->D, decay);
 }
 
+/* In reverse, for rows that only read T~: raise_i = e^(the log decay of the rows before row i), or
+ * NULL without a decay. Then fade_states: T~, stored twice, <- e^(the chunk's) T~. */
+static const Real *load_fade(const HeadChunk *c)
+{
+    const ScanBuffers *m = &c->item->buffers;
+    Real sum = 0;
+    if (!m->log_decay)
+        return NULL;
+    load_log_decay(c);
+    for (int64_t i = 0; i < c->scan.count; i++)
+        m->raise[i] = real_exp(sum += m->log_decay[i]);
+    return m->raise;
+}
+static void fade_states(const HeadChunk *c, Matrix T, Matrix T_transposed)
+{
+    const ScanPlan *p = c->item->plan;
+    const ScanBuffers *m = &c->item->buffers;
+    if (!m->log_decay)
+        return;
+    const int64_t count = c->scan.count;
+    const Real decay = m->raise[count - 1] * real_exp(m->log_decay[count]);
+    scale(T.data, p->D * p->M, decay);
+    scale(T_transposed.data, p->D * p->M, decay);
+    if (T.last)
+        scale(T.last, p->D, decay);
+}
+
 /* dl_i = before dl_i + factor (row_i . drow_i): of a and da, then of b and db */
 static void add_to_dl(const HeadChunk *c, Real before, Real factor, Matrix rows, Matrix drows)
 {

@@ -159,7 +159,9 @@ static void forward_item(const ScanItem *item, Real *out, Real *den, Real *final
     load_prefix_states(item, item->buffers.S, item->first_segment);
     const ScanBuffers *m = &item->buffers;
     Prefetch next = { .count = 0 };
-    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+    if (!out && range.state_after)
+        add_keys_to_S(item, range);
+    for (HeadChunk c = first_chunk(item, range); out && c.scan.count; next_chunk(&c)) {
         const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, out));
@@ -244,14 +246,40 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
     }
 }
 
+/* dk and dv of a segment from R~ alone, if there is no dL/dout. */
+static void backward_keys_of_state(const ScanItem *item, const ScanBackward *g, int64_t segment)
+{
+    const Gradient dkey = g->d.x.key, dvalue = g->d.x.value;
+    Prefetch next = { .count = 0 };
+    const ScanRange range = segment_range(item, segment, SCAN_REVERSE);
+    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+        const Matrix b = load_b(&c), v = load_v(&c);
+        const Real *fade = load_fade(&c);
+        scale_chunk_rows(&c, fade, v);
+        prefetch_after(&next, value_rows(&c, item->plan->x->value));
+        const Matrix db = state_read(&c.scan, &next, v, R_transposed_of(&c));
+        if (g->d.log_decay.data)
+            add_to_dl(&c, 0, -1, b, db);
+        store_dkey(&c, dkey, db, b);
+        scale_chunk_rows(&c, fade, b);
+        const Matrix dv = state_read(&c.scan, &next, b, without_last(R_of(&c)));
+        store_dvalue(&c, dvalue, dv);
+        fade_states(&c, R_of(&c), without_last(R_transposed_of(&c)));
+    }
+}
+
 static void backward_item(const ScanItem *item, const ScanBackward *g)
 {
     const ScanBuffers *m = &item->buffers;
     load_suffix_states(item, m->R, item->end_segment - 1, g->dfinal_state);
     transpose_states(item, m->R_t, m->R);
     for (int64_t s = item->end_segment - 1; s >= item->first_segment; s--) {
-        backward_queries(item, g, s);
-        backward_keys(item, g, s);
+        if (g->dout) {
+            backward_queries(item, g, s);
+            backward_keys(item, g, s);
+        } else {
+            backward_keys_of_state(item, g, s);
+        }
     }
     if (g->d.state.data && item->first_segment == 0)
         contribute_states(item, g->d.state, m->R);
@@ -280,8 +308,12 @@ void causal_linear_attention_forward_bf16(Real *out, Real *den, Real *final_stat
 
 static void causal_backward(TensorType type, ScanBackward g, const LinearScan *s)
 {
-    const ScanPlan p = plan_scan(type, s, true, true);
-    compute_boundary_states(&p, &g);
+    LinearScan scan = *s;
+    if (!g.dout)
+        scan.form = FORM_RECURRENT;
+    const ScanPlan p = plan_scan(type, &scan, true, true);
+    if (g.dout)
+        compute_boundary_states(&p, &g);
     EACH_ITEM(item, &p) backward_item(&item, &g);
     if (g.d.log_decay.data)
         sum_log_decay_gradients(&p, g.d.log_decay, g.final_state, g.dfinal_state);
