@@ -121,8 +121,8 @@ typedef struct DistTransport {
                               const int64_t *offsets);
     void (*device_reduce_scatter)(void *context, int device, void *stream, Real *buffer,
                                   const int64_t *offsets);
-    /* NULL, or called by dist_optimizer with the threads of this rank's CPU kernels: may report that
-     * the ranks have more threads than processors. */
+    /* NULL, or called by dist_optimizer with the threads of this rank's CPU kernels: may report
+     * that the ranks have more threads than processors. */
     void (*ready)(void *context, int threads);
     /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes
      * with this exit status. */

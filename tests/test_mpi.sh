@@ -94,6 +94,8 @@ for other in "--steps 9" "--seed 2" "--layers 2" "--batch 9" "--save a" "--quiet
 done
 check "fewer sequences than ranks" says 2 "--batch 2: expected at least one for each of the 3 ranks" \
     ranks 3 copy_task $copy --batch 2
+check "more threads than processors" says 0 "rank 1: 900 threads on " \
+    ranks 2 copy_task ${copy/--threads 1/--threads 900} --steps 1
 check "a checkpoint that is not there" says 1 "nowhere" ranks 3 copy_task --resume nowhere --steps 9
 check "a folder that is not there" says 2 "--save nowhere/a.safetensors: expected a file that can be written" \
     ranks 3 copy_task $copy --steps 5 --save nowhere/a.safetensors
