@@ -28,8 +28,8 @@ extern "C" {
  * share one end with an error that says so. Without NCCL, or with TAPEGRAD_NCCL=no in the
  * environment, they are exchanged through host memory. Where a handler of tapegrad_on_error returns
  * or is not set, an error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun
- * has started the program and it was linked without MPI (libtapegrad_mpi),
- * and when the ranks differ in version or Real. Collective. */
+ * has started the program and it was linked without MPI (libtapegrad_mpi), and when the ranks
+ * differ in version or Real. Collective. */
 void dist_start(void);
 /* Waits for all ranks, and leaves them. Collective. */
 void dist_finish(void);
@@ -46,10 +46,10 @@ typedef struct DistPart {
 } DistPart;
 DistPart dist_part(int64_t count);
 
-/* Divides the optimizer's state and steps between the ranks, between weights, and copies rank
- * 0's weights to all. Call it before optim_load and the first step. A checkpoint does not depend on
- * the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank. Raises
- * when the ranks differ in the kind of the optimizer, or in names, shapes or seed of the weights;
+/* Divides the optimizer's state and steps among the ranks, at boundaries of weights, and copies
+ * rank 0's weights to all. Call it before optim_load and the first step. A checkpoint does not
+ * depend on the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank.
+ * Raises when the ranks differ in the kind of the optimizer, or in names, shapes or seed of the weights;
  * when memory is exhausted; and after steps. Collective. */
 void dist_optimizer(Optimizer *optimizer);
 
@@ -132,8 +132,8 @@ typedef struct DistTransport {
     struct DistTransport (*split)(void *context, int ranks);
 } DistTransport;
 
-/* dist_start with another transport. A thread may be a rank: the calls of each thread are its own.
- */
+/* dist_start with another transport. A thread may be a rank: each thread has a transport of its
+ * own. */
 void dist_start_with(DistTransport transport);
 
 #ifdef __cplusplus

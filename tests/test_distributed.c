@@ -53,19 +53,6 @@ static Tensor *loss_of(Tape *tape, const Model *model, int64_t first, int64_t co
     return op_mean_squared_error(tape, nn_linear_forward(tape, &model->out, x), y);
 }
 
-/* One thread at a time may use a CUDA device: the emulation has one per rank, and ranks train on
- * the CPU where the GPUs are real. */
-static Device *rank_device(void)
-{
-#ifdef TAPEGRAD_CUDA_ON_HOST
-    char name[16];
-    snprintf(name, sizeof name, "cuda:%d", dist_rank());
-    if (device_is_cuda(test_device()))
-        return device_open(name);
-#endif
-    return device_open("cpu");
-}
-
 static void train(void *context)
 {
     Run *run = context;
@@ -331,7 +318,7 @@ TEST(misuse_raises)
 static void begin(void)
 {
     begin_folder("distributed");
-    setenv("TAPEGRAD_CUDA_ON_HOST_DEVICES", "7", 1);
+    make_rank_devices();
 }
 
 int main(void)

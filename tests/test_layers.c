@@ -646,7 +646,8 @@ TEST(cross_attention_to_x_itself_is_attention)
             const Attention attention = nn_attention(one, name, config);
             const CrossAttention cross = nn_cross_attention(two, name, 6, config);
             Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
-            AttentionOptions options = { tape_input_i32(tape, key_lengths, shape(2)), NULL };
+            AttentionOptions options = { .key_lengths =
+                                             tape_input_i32(tape, key_lengths, shape(2)) };
             options.mask = softmax ? tape_input(tape, test_normal(4, 25), shape(5, 5)) : NULL;
             Tensor *expected = nn_attention_forward(tape, &attention, x, options);
             Tensor *out = nn_cross_attention_forward(tape, &cross, x, x, options);

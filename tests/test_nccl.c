@@ -108,7 +108,7 @@ typedef struct Run {
     int64_t count;
 } Run;
 
-static Device *rank_device(void)
+static Device *faulty_rank_device(void)
 {
     char name[16];
     snprintf(name, sizeof name, "cuda:%d", fault == SHARED_GPU ? 0 : dist_rank());
@@ -120,7 +120,7 @@ static void train(void *context)
 {
     Run *run = context;
     const int rank = dist_rank();
-    Device *device = rank_device();
+    Device *device = faulty_rank_device();
     Params *params = params_new(device, 1);
     const Linear in = nn_linear(params, "in", INPUTS, run->small ? OUTPUTS : WIDTH);
     const Linear out = run->small ? in : nn_linear(params, "out", WIDTH, OUTPUTS);

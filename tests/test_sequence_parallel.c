@@ -9,11 +9,6 @@
 
 static const double SEQUENCE_TOLERANCE = sizeof(Real) == 8 ? 1e-12 : 2e-5;
 
-static Device *rank_device(void)
-{
-    return device_open(device_is_cuda(test_device()) ? "cuda" : "cpu");
-}
-
 /* --------------------------------------------------------------------------------- the merge alone
  * Each rank's loss is <before_r, weights_r>. */
 enum { B = 2, H = 3, D = 4, W = 5, HEADS = B * H, SIZE = D * W, STATE = HEADS * SIZE, RANKS = 4 };
@@ -552,5 +547,5 @@ TEST(misuse_raises)
 
 int main(void)
 {
-    return test_main("sequence_parallel", NULL, NULL);
+    return test_main("sequence_parallel", make_rank_devices, NULL);
 }

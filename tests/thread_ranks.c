@@ -1,4 +1,5 @@
 #include "tests/thread_ranks.h"
+#include "tests/support.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -147,4 +148,20 @@ void run_ranks_with(int ranks, void (*function)(void *context), void *context,
     for (int r = 0; r < ranks; r++)
         pthread_join(threads[r], NULL);
     pthread_barrier_destroy(&all.barrier);
+}
+
+void make_rank_devices(void)
+{
+    setenv("TAPEGRAD_CUDA_ON_HOST_DEVICES", "7", 1);
+}
+
+Device *rank_device(void)
+{
+#ifdef TAPEGRAD_CUDA_ON_HOST
+    char name[16];
+    snprintf(name, sizeof name, "cuda:%d", dist_rank());
+    if (device_is_cuda(test_device()))
+        return device_open(name);
+#endif
+    return device_open("cpu");
 }
