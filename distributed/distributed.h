@@ -49,8 +49,8 @@ DistPart dist_part(int64_t count);
 /* Divides the optimizer's state and steps among the ranks, at boundaries of weights, and copies
  * rank 0's weights to all. Call it before optim_load and the first step. A checkpoint does not
  * depend on the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank.
- * Raises when the ranks differ in the kind of the optimizer, or in names, shapes or seed of the weights;
- * when memory is exhausted; and after steps. Collective. */
+ * Raises when the ranks differ in the kind of the optimizer or of the device, or in names, shapes
+ * or seed of the weights; when memory is exhausted; and after steps. Collective. */
 void dist_optimizer(Optimizer *optimizer);
 
 /* The weight w of this rank's gradients in their mean, sum_r w_r g_r / sum_r w_r, from the next

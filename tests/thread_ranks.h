@@ -11,8 +11,8 @@ void run_ranks(int ranks, void (*function)(void *context), void *context);
 void run_ranks_with(int ranks, void (*function)(void *context), void *context,
                     void (*prepare)(DistTransport *transport));
 
-/* This rank's device: one thread at a time may use a CUDA device, so the emulation has one per rank,
- * from make_rank_devices on, which comes before any device; the CPU where the GPUs are real. */
+/* This rank's device: one thread at a time may use a CUDA device, so the emulation has one per
+ * rank, from make_rank_devices on, which comes before any device; the CPU where GPUs are real. */
 void make_rank_devices(void);
 Device *rank_device(void);
 
