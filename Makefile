@@ -208,7 +208,7 @@ $(PROGRAMS) $(BUILD)/bench/copy_step $(BUILD)/bench/sequence_parallel: LIBS += $
 endif
 ifeq ($(MPI),yes)
 $(BUILD)/distributed/mpi/mpi.o $(PROGRAMS) $(BUILD)/bench/copy_step \
-    $(BUILD)/bench/sequence_parallel: private CC := $(MPI_CC)
+    $(BUILD)/bench/sequence_parallel: private override CC := $(MPI_CC)
 endif
 
 # ------------------------------------------------------------------------------------------------- runs

@@ -76,9 +76,9 @@ static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s
     Real *all = memory_allocate((size_t)sequence_group.ranks * bytes);
     if (!all)
         tape_error(tape,
-                   "dist_states_before: memory is exhausted: the states of %d ranks, %zu "
+                   "dist_states_before: memory is exhausted: the states of %d ranks, %lld "
                    "bytes each",
-                   sequence_group.ranks, bytes);
+                   sequence_group.ranks, (long long)bytes);
     Real *own = all + sequence_group.rank * row;
     if (states)
         device_copy_out(device, own, states, state_bytes);
