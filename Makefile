@@ -70,7 +70,7 @@ SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' $(if $(filt
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 MPI_LIBRARY := $(if $(filter yes,$(MPI)),$(BUILD)/libtapegrad_mpi.a)
-# NCCL is optional. CUDA=host has a stub of it for tests, whose ranks are threads.
+# NCCL is optional. CUDA=host emulates it for tests, whose ranks are threads.
 NCCL     := $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),yes,no)
 USES_NCCL := $(and $(filter yes,$(NCCL)),$(filter yes,$(CUDA)),$(filter yes,$(MPI)))
 NCCL_LIBS := $(if $(USES_NCCL),-L$(CUDA_HOME)/lib64 -lnccl)

@@ -74,6 +74,7 @@ void dist_finish(void)
     if (ranks_transport.end) /* one rank of MPI finalizes it too */
         ranks_transport.end(ranks_transport.context, 0);
     ranks_transport = (DistTransport){ .ranks = 1 };
+    error_set_default(NULL);
     tape_process = 0;
 }
 

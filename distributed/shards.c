@@ -26,11 +26,11 @@ static const Division *division_of(const Params *params)
 
 /* ----------------------------------------------------------------------------------- the ranges */
 
-/* Ranges of about the same size: border r is the start of the weight that is nearest to count r /
+/* Ranges of about the same size: boundary r is the start of the weight that is nearest to count r /
  * ranks. Weights that are not joined start at multiples of 16 elements, as kernels expect. */
 static void divide(const Params *params, int64_t *offsets, int ranks)
 {
-    int64_t border = 0;
+    int64_t boundary = 0;
     int i = 0;
     offsets[0] = 0;
     for (int r = 1; r < ranks; r++) {
@@ -40,13 +40,13 @@ static void divide(const Params *params, int64_t *offsets, int ranks)
             const int64_t start = params_offset(params, weight);
             if (weight->base && weight->base->data != weight->data)
                 continue;
-            if (fabs((double)start - target) > fabs((double)border - target))
+            if (fabs((double)start - target) > fabs((double)boundary - target))
                 break;
-            border = start;
+            boundary = start;
         }
-        if (fabs((double)params->flat_count - target) < fabs((double)border - target))
-            border = params->flat_count;
-        offsets[r] = border;
+        if (fabs((double)params->flat_count - target) < fabs((double)boundary - target))
+            boundary = params->flat_count;
+        offsets[r] = boundary;
     }
     offsets[ranks] = params->flat_count;
 }
@@ -91,8 +91,8 @@ static void copy_back(const Params *params, Real *flat, const Real *host, FlatRa
 static double share_of(const char *function, const Params *params)
 {
     const bool has = params_have_gradients(params);
-    double own = has ? division_of(params)->weight : 0, total = own, any = has;
-    double sums[] = { total, any };
+    const double own = has ? division_of(params)->weight : 0;
+    double sums[] = { own, has };
     dist_sum(sums, 2);
     if (sums[1] == 0)
         params_raise_no_gradients(function);
@@ -200,7 +200,7 @@ static void check_equal(const Optimizer *optimizer)
     free(names);
 }
 
-/* Rank 0's weights and constants to all. */
+/* Rank 0's weights to all. */
 static void broadcast_weights(Params *params)
 {
     int64_t offsets[DIST_MAX_RANKS + 1] = { 0 };
