@@ -15,12 +15,10 @@ CPU_ONLY := test_chunk_plan test_decode test_file test_math test_options test_pi
             test_figures.sh test_instructions.sh test_readme.sh
 SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda test_generation \
             test_recovery test_replay test_checkpoint test_optim
-# Ranks that are threads: not yet tried on the emulation under the sanitizers.
-RANKS    := test_nccl test_distributed test_sequence_parallel
 test-cuda-on-host:
 	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(SAME) $(CPU_ONLY)' test
 	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY)' REAL=double test
-	+@$(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY) $(SLOW) $(RANKS)' CC=clang BUILD=build-cuda-on-host-sanitize \
+	+@$(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
 	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/orders.sh build-cuda-on-host
