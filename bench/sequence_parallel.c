@@ -1,4 +1,4 @@
-/* Causal linear attention of one sequence over several processes: time, memory and bytes per rank,
+/* Causal linear attention, or the delta rule, of one sequence over several processes: time, memory and bytes per rank,
  * and, with --check, each position's error against rank 0 alone.
  *     mpirun -np 4 build/bench/sequence_parallel --check /tmp/parts
  * The inputs are functions of the position, whatever the number of ranks. */
@@ -14,7 +14,7 @@ enum { OUT, RESULTS = 4 }; /* then the gradients of QUERY, KEY, VALUE */
 enum { MAX_RANKS = 64 };
 
 typedef struct Sizes {
-    int64_t N, H, D, decay, uneven;
+    int64_t N, H, D, decay, delta, uneven;
 } Sizes;
 
 typedef struct Pass {
@@ -65,6 +65,47 @@ static Tensor *input(Tape *tape, const Sizes *s, int which, int64_t first, int64
     return x;
 }
 
+static Tensor *attention(Tape *tape, Tensor *x[INPUTS], bool split)
+{
+    CausalLinearAttentionOptions options = { .eps = 1e-6, .log_decay = x[LOG_DECAY] };
+    if (split) {
+        Tensor *state = op_causal_linear_state(tape, x[KEY], x[VALUE], options);
+        Tensor *log_decay = x[LOG_DECAY] ? op_sum(tape, x[LOG_DECAY], 1) : NULL;
+        options.state = dist_states_before(tape, state, log_decay);
+    }
+    return op_causal_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], options, NULL);
+}
+
+/* All elements are value; those on the diagonal of the last two dimensions, diagonal. */
+static Tensor *constant(Tape *tape, Shape of, Real value, Real diagonal)
+{
+    const int64_t count = shape_count(of), rows = of.size[of.rank - 2], D = of.size[of.rank - 1];
+    Real *host = allocate(count);
+    for (int64_t i = 0; i < count; i++)
+        host[i] = i % D == i / D % rows ? diagonal : value;
+    Tensor *result = tape_input(tape, host, of);
+    free(host);
+    return result;
+}
+
+/* beta = 1/2; keys of length 1 */
+static Tensor *delta_rule(Tape *tape, Tensor *x[INPUTS], bool split)
+{
+    const int64_t *size = x[KEY]->shape.size, D = size[3];
+    DeltaRuleOptions options = { .log_decay = x[LOG_DECAY] };
+    Tensor *key = op_l2_normalize(tape, x[KEY], 1e-6), *value = x[VALUE];
+    Tensor *beta = constant(tape, shape(1, size[1], size[2]), (Real)0.5, (Real)0.5);
+    if (split) {
+        Tensor *state, *transition;
+        op_delta_rule(tape, key, key, value, beta, options, &state);
+        options.state = constant(tape, shape(1, size[2], D, D), 0, 1);
+        Tensor *zeros = constant(tape, value->shape, 0, 0);
+        op_delta_rule(tape, key, key, zeros, beta, options, &transition);
+        options.state = dist_states_before(tape, state, transition);
+    }
+    return op_delta_rule(tape, x[QUERY], key, value, beta, options, NULL);
+}
+
 static Pass pass(const BenchOptions *options, const Sizes *s, bool alone, bool keep)
 {
     const int rank = alone ? 0 : dist_rank(), ranks = alone ? 1 : dist_ranks();
@@ -78,13 +119,7 @@ static Pass pass(const BenchOptions *options, const Sizes *s, bool alone, bool k
     device_reset_peak(options->device);
     const DistTraffic before = dist_traffic();
     const double start = bench_seconds();
-    CausalLinearAttentionOptions attention = { .eps = 1e-6, .log_decay = x[LOG_DECAY] };
-    if (ranks > 1) {
-        Tensor *state = op_causal_linear_state(tape, x[KEY], x[VALUE], attention);
-        Tensor *log_decay = s->decay ? op_sum(tape, x[LOG_DECAY], 1) : NULL;
-        attention.state = dist_states_before(tape, state, log_decay);
-    }
-    Tensor *out = op_causal_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], attention, NULL);
+    Tensor *out = s->delta ? delta_rule(tape, x, ranks > 1) : attention(tape, x, ranks > 1);
     Pass p = { .forward = bench_seconds() - start };
     tape_backward_from(tape, out, x[UPSTREAM]);
     p.both = bench_seconds() - start;
@@ -174,10 +209,10 @@ static void print_pass(const BenchOptions *options, const Sizes *s, const Pass *
     dist_sum(peaks, 2 * ranks);
     if (dist_rank() > 0)
         return;
-    printf("%d ranks, %lld positions, %lld heads of %lld x %lld, %s%s%s, %s each\n", ranks,
-           (long long)s->N, (long long)s->H, (long long)s->D, (long long)s->D,
-           sizeof(Real) == 8 ? "double" : "float", s->decay ? ", decay" : "",
-           s->uneven ? ", uneven parts" : "", bench_where(options).text);
+    printf("%d ranks, %lld positions, %s, %lld heads of %lld x %lld, %s%s%s, %s each\n", ranks,
+           (long long)s->N, s->delta ? "delta rule" : "linear attention", (long long)s->H,
+           (long long)s->D, (long long)s->D, sizeof(Real) == 8 ? "double" : "float",
+           s->decay ? ", decay" : "", s->uneven ? ", uneven parts" : "", bench_where(options).text);
     printf("forward %.0f ms, both %.0f ms on rank 0\n", p->forward * 1e3, p->both * 1e3);
     for (int r = 0; r < ranks; r++)
         printf("rank %d: %lld positions, peak %.1f MB of tensors, %.0f MB of the process\n", r,
@@ -190,19 +225,19 @@ static void print_pass(const BenchOptions *options, const Sizes *s, const Pass *
 int main(int argc, char **argv)
 {
     dist_start();
-    Sizes s = { 1048576, 4, 32, 0, 0 };
+    Sizes s = { .N = 1048576, .H = 4, .D = 32 };
     const char *check = NULL;
     const BenchOption more[] = {
         { "positions", "positions of the sequence (1048576)", &s.N, 1, NULL },
         { "heads", "heads (4)", &s.H, 1, NULL },
         { "size", "elements of queries, keys and values, a multiple of 4 (32)", &s.D, 4, NULL },
         { "decay", "with a log decay of -1/1024", &s.decay, BENCH_FLAG, NULL },
+        { "delta-rule", "instead of causal linear attention", &s.delta, BENCH_FLAG, NULL },
         { "uneven", "rank r has r + 1 shares of the positions", &s.uneven, BENCH_FLAG, NULL },
         { "check", "compares with one process, through this file", NULL, 0, &check },
         { NULL, NULL, NULL, 0, NULL },
     };
-    BenchOptions options =
-        bench_begin_with(argc, argv, "causal linear attention over processes", more);
+    BenchOptions options = bench_begin_with(argc, argv, "a sequence over processes", more);
     if (dist_ranks() > MAX_RANKS || s.D % 4)
         fail("expected at most 64 ranks, and a multiple of 4 as the size");
     dist_sequence(dist_ranks());

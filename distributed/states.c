@@ -1,25 +1,23 @@
-/* Sequence parallelism of causal linear attention: one all-gather of states and an ordered local
- * merge (LASP-2: Sun et al. 2025, arXiv 2502.07563).
+/* Sequence parallelism of linear attention and the delta rule: one all-gather of states and an
+ * ordered local merge (LASP-2: Sun et al. 2025, arXiv 2502.07563).
  *
- * A sequence is split over ranks 0 ... n - 1 of a group. S_r is the state [B, H, D, M + 1] of rank
- * r's positions from a zero state, d_r [B, H] the sum of their log decays. For each head
+ * A sequence is split over ranks 0 ... n - 1 of a group. For each head, rank r's positions take a
+ * state before them to A_r before + S_r: S_r [D, C] is the state after them from a zero state, and
+ * the transition A_r is 1, e^(d_r) with d_r the sum of their log decays, or, for the delta rule, a
+ * matrix [D, D].
  *
  * Forward
- *     before_0 = 0      before_{j+1} = e^(d_j) before_j + S_j
- *     so before_r = sum_{j<r} e^(d_{j+1} + .. + d_{r-1}) S_j
- * Every rank gathers all S and d, and computes its own before_r.
+ *     before_0 = 0      before_{j+1} = A_j before_j + S_j
+ * Every rank gathers all S and A, and computes its own before_r.
  *
  * Backward, from g_r = dL/dbefore_r, where L is the sum of all ranks' losses
- *   S_j is in before_r for every r > j:
- *     G_j = dL/dS_j = sum_{r>j} e^(d_{j+1} + .. + d_{r-1}) g_r
- *     so G_{n-1} = 0      G_{r-1} = g_r + e^(d_r) G_r
- *   d_i is in the products of S_j and g_r for every j < i < r, each of which factors at rank i:
- *     dd_i = sum_{j<i<r} e^(d_{j+1} + .. + d_{r-1}) <g_r, S_j>
- *          = e^(d_i) <sum_{j<i} e^(d_{j+1} + .. + d_{i-1}) S_j,
- *                     sum_{r>i} e^(d_{i+1} + .. + d_{r-1}) g_r>
- *          = e^(d_i) <before_i, G_i>
- * Every rank gathers all g, and computes its own G_r and dd_r. The gathered states are not needed
- * again: it saves all d, and before_r is its output.
+ *   G_j, the gradient by before_{j+1} in all ranks' recurrences, is g_{j+1} and what the later
+ *   transitions pass on:
+ *     G_{n-1} = 0      G_{r-1} = g_r + A_r^T G_r
+ *   S_j and A_j are in before_{j+1} alone:
+ *     dS_j = G_j      dA_j = G_j before_j^T      dd_j = e^(d_j) <G_j, before_j>
+ * Every rank gathers all g, and computes its own G_r and dA_r. The gathered states are not needed
+ * again: it saves all A, and before_r is its output.
  *
  * Nothing depends on before_0, and G_{n-1} = 0, but each rank waits for all others: the node is
  * collective, so the tape calls its backward function even where no loss depends on its output;
@@ -57,57 +55,86 @@ int dist_sequence_ranks(void)
     return sequence_group.ranks;
 }
 
-/* What a rank sends: the states of all heads and, forward, their log decays. */
+/* What a rank sends: the states of all heads and, forward, their transitions. */
 typedef struct StatesExchange {
-    int64_t heads, size; /* B H; D (M + 1) */
-    const Real *d;       /* [ranks, heads], or NULL: all 0 */
+    int64_t heads, D, C; /* B H; the sizes of a state */
+    bool matrices;       /* A [heads, D, D], else d [heads] */
+    int64_t transitions; /* elements of all heads' A or d; 0: A = 1 */
+    const Real *A;       /* [ranks, transitions] */
 } StatesExchange;
 
-/* [ranks, row] in host memory: of this rank's row [heads, size] and [heads], the states, zeros if
- * NULL, and the log decays, none if NULL, are exchanged for those of all ranks. */
+static int64_t states_size(const StatesExchange *s)
+{
+    return s->heads * s->D * s->C;
+}
+
+/* [ranks, row] in host memory: of this rank's row, the states, zeros if NULL, and the transitions,
+ * none if NULL, are exchanged for those of all ranks. */
 static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s,
-                             const Real *states, const Real *log_decay)
+                             const Real *states, const Real *transitions)
 {
     if (device_is_capturing(device))
         tape_error(tape, "dist_states_before: this step is replayed, expected a step without "
                          "tape_replay: it exchanges states with other processes");
-    const int64_t count = s->heads * s->size, row = count + (log_decay ? s->heads : 0);
-    const size_t bytes = (size_t)row * sizeof(Real), state_bytes = (size_t)count * sizeof(Real);
+    const int64_t count = states_size(s), more = transitions ? s->transitions : 0;
+    const size_t bytes = (size_t)(count + more) * sizeof(Real);
     Real *all = memory_allocate((size_t)sequence_group.ranks * bytes);
     if (!all)
         tape_error(tape,
                    "dist_states_before: memory is exhausted: the states of %d ranks, %lld "
                    "bytes each",
                    sequence_group.ranks, (long long)bytes);
-    Real *own = all + sequence_group.rank * row;
+    Real *own = all + sequence_group.rank * (count + more);
     if (states)
-        device_copy_out(device, own, states, state_bytes);
+        device_copy_out(device, own, states, (size_t)count * sizeof *own);
     else
-        memset(own, 0, state_bytes);
-    if (log_decay)
-        device_copy_out(device, own + count, log_decay, bytes - state_bytes);
+        memset(own, 0, (size_t)count * sizeof *own);
+    if (transitions)
+        device_copy_out(device, own + count, transitions, (size_t)more * sizeof *own);
     dist_all_gather_rows_of(&sequence_group, all, bytes);
     return all;
 }
 
-/* to <- e^d to + from, for all heads; d NULL: 0 */
-static void fade_and_add_states(const StatesExchange *s, Real *to, const Real *d, const Real *from)
+/* The element [i, j] of head k's transition, which has none but the diagonal unless s->matrices */
+static double transition_at(const StatesExchange *s, const Real *A, int64_t k, int64_t i, int64_t j)
 {
-    for (int64_t k = 0; k < s->heads; k++) {
-        const Real decay = d ? (Real)exp((double)d[k]) : 1;
-        for (int64_t i = k * s->size; i < (k + 1) * s->size; i++)
-            to[i] = decay * to[i] + from[i];
+    if (s->matrices)
+        return (double)A[(k * s->D + i) * s->D + j];
+    return s->transitions ? exp((double)A[k]) : 1;
+}
+
+/* to <- to + A from, or to + A^T from, for all heads */
+static void add_passed_on(const StatesExchange *s, Real *to, const Real *A, const Real *from,
+                          bool transposed)
+{
+    const int64_t D = s->D, C = s->C;
+    for (int64_t row = 0; row < s->heads * D; row++) {
+        const int64_t k = row / D, i = row % D;
+        for (int64_t j = s->matrices ? 0 : i; j < (s->matrices ? D : i + 1); j++) {
+            const double a = transition_at(s, A, k, transposed ? j : i, transposed ? i : j);
+            for (int64_t c = 0; c < C; c++)
+                to[row * C + c] += (Real)(a * (double)from[(k * D + j) * C + c]);
+        }
     }
 }
 
-/* dd <- e^d <before, G>, for all heads */
-static void contribute_decays(const StatesExchange *s, Real *dd, const Real *before, const Real *G)
+/* dA <- G before^T, or dd <- e^d <G, before>, for all heads */
+static void transition_gradient(const StatesExchange *s, Real *dA, const Real *A, const Real *G,
+                                const Real *before)
 {
-    for (int64_t k = 0; k < s->heads; k++) {
-        double sum = 0;
-        for (int64_t i = k * s->size; i < (k + 1) * s->size; i++)
-            sum += (double)before[i] * (double)G[i];
-        dd[k] = (Real)(exp((double)s->d[sequence_group.rank * s->heads + k]) * sum);
+    const int64_t D = s->D, C = s->C;
+    memset(dA, 0, (size_t)s->transitions * sizeof *dA);
+    for (int64_t row = 0; row < s->heads * D; row++) {
+        const int64_t k = row / D, i = row % D;
+        for (int64_t j = s->matrices ? 0 : i; j < (s->matrices ? D : i + 1); j++) {
+            double sum = 0;
+            for (int64_t c = 0; c < C; c++)
+                sum += (double)G[row * C + c] * (double)before[(k * D + j) * C + c];
+            if (s->matrices)
+                dA[row * D + j] = (Real)sum;
+            else
+                dA[k] += (Real)(transition_at(s, A, k, i, i) * sum);
+        }
     }
 }
 
@@ -127,66 +154,73 @@ static void contribute_from_host(Node *node, Tensor *input, const Real *values)
 static void states_before_backward(Node *node)
 {
     const StatesExchange *s = node->attributes;
-    const int64_t count = s->heads * s->size;
-    Tensor *state = node->inputs[0], *log_decay = node->inputs[1];
-    const int last = sequence_group.ranks - 1;
+    const int64_t count = states_size(s);
+    const int rank = sequence_group.rank, last = sequence_group.ranks - 1;
+    Tensor *state = node->inputs[0], *transition = node->inputs[1];
     Real *g = exchange_states(node->tape, state->device, s, tape_upstream(node, 0), NULL);
-    Real *G = g + last * count; /* G_{last-1} = g_last */
-    if (sequence_group.rank == last)
+    for (int r = last - 1; r > rank; r--) /* g_r becomes G_{r-1} */
+        add_passed_on(s, g + r * count, s->A + r * s->transitions, g + (r + 1) * count, true);
+    Real *G = g + (rank < last ? rank + 1 : 0) * count;
+    if (rank == last)
         memset(G, 0, (size_t)count * sizeof *G);
-    for (int r = last - 1; r > sequence_group.rank; r--)
-        fade_and_add_states(s, G, s->d ? s->d + r * s->heads : NULL, g + r * count);
     contribute_from_host(node, state, G);
-    if (log_decay) {
-        Real *before = memory_allocate((size_t)(count + s->heads) * sizeof *before);
+    if (transition) {
+        Real *before = memory_allocate((size_t)(count + s->transitions) * sizeof *before);
         if (!before)
             tape_error(node->tape, "dist_states_before: memory is exhausted");
         tensor_read(node->outputs[0], before);
-        contribute_decays(s, before + count, before, G);
-        contribute_from_host(node, log_decay, before + count);
+        transition_gradient(s, before + count, s->A + rank * s->transitions, G, before);
+        contribute_from_host(node, transition, before + count);
         free(before);
     }
     free(g);
 }
 
-static void check_states(Tape *tape, Tensor *state, Tensor *log_decay)
+static void check_states(Tape *tape, Tensor *state, Tensor *transition)
 {
     tape_use_real(tape, "dist_states_before: state", state);
     if (state->shape.rank != 4)
-        tape_error(tape, "dist_states_before: state %s, expected [B, H, D, M + 1]",
+        tape_error(tape, "dist_states_before: state %s, expected [B, H, D, C]",
                    tensor_text(state).text);
-    if (!log_decay)
+    if (!transition)
         return;
-    const Shape expected = shape(state->shape.size[0], state->shape.size[1]);
-    tape_use_real(tape, "dist_states_before: log_decay", log_decay);
-    if (!shape_equal(log_decay->shape, expected))
-        tape_error(tape, "dist_states_before: log_decay %s, expected %s: [B, H]",
-                   tensor_text(log_decay).text, shape_text(expected).text);
+    const int64_t *size = state->shape.size;
+    const Shape decays = shape(size[0], size[1]);
+    const Shape matrices = shape(size[0], size[1], size[2], size[2]);
+    tape_use_real(tape, "dist_states_before: transition", transition);
+    if (!shape_equal(transition->shape, decays) && !shape_equal(transition->shape, matrices))
+        tape_error(
+            tape, "dist_states_before: transition %s, expected %s or %s: [B, H], or [B, H, D, D]",
+            tensor_text(transition).text, shape_text(decays).text, shape_text(matrices).text);
 }
 
-Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *log_decay)
+Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *transition)
 {
-    check_states(tape, state, log_decay);
+    check_states(tape, state, transition);
     const int64_t *size = state->shape.size;
-    StatesExchange s = { size[0] * size[1], size[2] * size[3], NULL };
-    const int64_t count = s.heads * s.size, row = count + (log_decay ? s.heads : 0);
+    StatesExchange s = { .heads = size[0] * size[1],
+                         .D = size[2],
+                         .C = size[3],
+                         .matrices = transition && transition->shape.rank == 4,
+                         .transitions = transition ? tensor_count(transition) : 0 };
+    const int rank = sequence_group.rank, ranks = sequence_group.ranks;
+    const int64_t count = states_size(&s), row = count + s.transitions;
     Tensor *before = tape_tensor(tape, state->shape);
     Real *all =
-        exchange_states(tape, state->device, &s, state->data, log_decay ? log_decay->data : NULL);
-    if (sequence_group.rank == 0)
-        memset(all, 0, (size_t)count * sizeof *all); /* else before_1 = S_0 */
-    for (int r = 1; r < sequence_group.rank; r++)
-        fade_and_add_states(&s, all, log_decay ? all + r * row + count : NULL, all + r * row);
-    tensor_write(before, all);
-    const size_t d_bytes = (size_t)s.heads * sizeof *all;
-    for (int r = 0; log_decay && r < sequence_group.ranks; r++) /* d [ranks, heads] */
-        memmove(all + r * s.heads, all + r * row + count, d_bytes);
-    if (log_decay)
-        s.d = tape_save(tape, all, (size_t)sequence_group.ranks * d_bytes);
+        exchange_states(tape, state->device, &s, state->data, transition ? transition->data : NULL);
+    for (int r = 1; r < rank; r++) /* S_r becomes before_{r+1} */
+        add_passed_on(&s, all + r * row, all + r * row + count, all + (r - 1) * row, false);
+    if (rank == 0)
+        memset(all, 0, (size_t)count * sizeof *all);
+    tensor_write(before, all + (rank ? rank - 1 : 0) * row);
+    const size_t bytes = (size_t)s.transitions * sizeof *all;
+    for (int r = 0; r < ranks; r++) /* A [ranks, transitions] */
+        memmove(all + r * s.transitions, all + r * row + count, bytes);
+    s.A = tape_save(tape, all, (size_t)ranks * bytes);
     free(all);
     tape_record(tape, (Node){ .name = "dist_states_before",
                               .backward = states_before_backward,
-                              .inputs = { state, log_decay },
+                              .inputs = { state, transition },
                               .outputs = { before },
                               .attributes = tape_save(tape, &s, sizeof s),
                               .collective = true });

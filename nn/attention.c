@@ -188,29 +188,56 @@ static void save_state(Real *to, const Tensor *after)
         device_copy(after->device, to, after->data, tensor_bytes(after));
 }
 
-/* The other kinds attend to keys of other processes, or continue a state of another form. */
+/* The other kinds attend to keys of other processes. */
 static void check_states_before(Tape *tape, const Attention *attention, AttentionOptions options)
 {
     if (!options.states_before)
         return;
-    if (attention->kind != ATTENTION_CAUSAL_LINEAR || attention->convolution.weight)
+    if (attention->kind != ATTENTION_CAUSAL_LINEAR && attention->kind != ATTENTION_DELTA_RULE)
         tape_error(tape,
-                   "nn_attention: states_before with attention %d%s, expected "
-                   "ATTENTION_CAUSAL_LINEAR without a convolution",
-                   (int)attention->kind, attention->convolution.weight ? " and a convolution" : "");
+                   "nn_attention: states_before with attention %d, expected "
+                   "ATTENTION_CAUSAL_LINEAR or ATTENTION_DELTA_RULE",
+                   (int)attention->kind);
     if (options.key_lengths)
         tape_error(tape, "nn_attention: states_before with key_lengths, expected NULL: positions "
                          "of other processes follow");
+    if (attention->rotary_dims && !options.positions)
+        tape_error(tape, "nn_attention: states_before and rotary_dims without positions, expected "
+                         "those of x in the whole sequence");
 }
 
-/* The state of earlier processes before the positions of query, key and value, as in attend */
-static Tensor *state_before(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                            CausalLinearAttentionOptions options,
-                            Tensor *(*states_before)(Tape *, Tensor *, Tensor *))
+/* Sets options->state to that of earlier processes before the positions of query, key and value, as
+ * in attend. */
+static void linear_state_before(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                CausalLinearAttentionOptions *options, StatesBefore *states_before)
 {
-    Tensor *state = op_causal_linear_state(tape, key ? key : query, value, options);
-    Tensor *log_decay = options.log_decay ? op_sum(tape, options.log_decay, 1) : NULL;
-    return states_before(tape, state, log_decay);
+    Tensor *state = op_causal_linear_state(tape, key ? key : query, value, *options);
+    Tensor *log_decay = options->log_decay ? op_sum(tape, options->log_decay, 1) : NULL;
+    options->state = states_before(tape, state, log_decay);
+}
+
+static Tensor *identity(Tape *tape, int64_t D)
+{
+    Tensor *ones = tape_tensor(tape, shape(D)), *matrix = tape_tensor(tape, shape(D, D));
+    tensor_fill(ones, 1);
+    tensor_fill(matrix, 0);
+    kernels_of(matrix)->copy_rows((Gradient){ matrix->data, false }, D + 1, ones->data, 1, D, 1);
+    return matrix;
+}
+
+/* The same for the delta rule, whose positions take a state S to A S + B: zeros to B, and the
+ * identity to A if all values are 0. */
+static void delta_state_before(Tape *tape, Tensor *key, Tensor *value, Tensor *beta,
+                               DeltaRuleOptions *options, StatesBefore *states_before)
+{
+    Tensor *state = NULL, *transition = NULL;
+    const int64_t *size = key->shape.size, D = size[3];
+    Tensor *zeros = tape_tensor_of(tape, value->type, value->shape);
+    tensor_fill(zeros, 0);
+    op_delta_rule(tape, key, key, value, beta, *options, &state);
+    options->state = op_broadcast_to(tape, identity(tape, D), shape(size[0], size[2], D, D));
+    op_delta_rule(tape, key, key, zeros, beta, *options, &transition);
+    options->state = states_before(tape, state, transition);
 }
 
 static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
@@ -242,7 +269,7 @@ static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *que
                                              .unnormalized = attention->unnormalized,
                                              .log_decay = log_decay };
     if (given.states_before)
-        options.state = state_before(tape, query, key, value, options, given.states_before);
+        linear_state_before(tape, query, key, value, &options, given.states_before);
     else if (cache)
         options.state = (Tensor *)&cache->state->sums;
     Tensor *out =
@@ -308,16 +335,20 @@ static Tensor *attend_lsh(Tape *tape, const Attention *attention, Tensor *packed
 
 /* packed [B, N, 3 H, D] */
 static Tensor *attend_delta_rule(Tape *tape, const Attention *attention, Tensor *packed,
-                                 Tensor *beta, DeltaRuleOptions options,
+                                 Tensor *beta, AttentionOptions given, Tensor *log_decay,
                                  const AttentionCache *cache)
 {
     Tensor *sums = NULL;
-    options.state = cache ? (Tensor *)&cache->state->sums : NULL;
+    DeltaRuleOptions options = { .key_lengths = given.key_lengths, .log_decay = log_decay };
     const int64_t H = attention->heads;
     Tensor *query = op_l2_normalize(tape, op_slice(tape, packed, 2, 0, H), L2_EPS);
     Tensor *key = op_l2_normalize(tape, op_slice(tape, packed, 2, H, H), L2_EPS);
     Tensor *value = op_slice(tape, packed, 2, 2 * H, H);
     query = op_scale(tape, query, 1 / sqrt((double)attention->head_dim));
+    if (given.states_before)
+        delta_state_before(tape, key, value, beta, &options, given.states_before);
+    else if (cache)
+        options.state = (Tensor *)&cache->state->sums;
     Tensor *out = op_delta_rule(tape, query, key, value, beta, options, cache ? &sums : NULL);
     save_state(cache ? cache->sums_after : NULL, sums);
     return out;
@@ -337,7 +368,6 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Ten
     if (options.mask && kind != ATTENTION_SOFTMAX && kind != ATTENTION_CAUSAL_SOFTMAX)
         tape_error(tape, "nn_attention: attention %d takes no mask; softmax attention does",
                    (int)kind);
-    check_states_before(tape, attention, options);
     switch (kind) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
@@ -350,9 +380,7 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *query, Ten
     case ATTENTION_LSH:
         return attend_lsh(tape, attention, query, key_lengths);
     case ATTENTION_DELTA_RULE:
-        return attend_delta_rule(
-            tape, attention, query, gates.beta,
-            (DeltaRuleOptions){ .key_lengths = key_lengths, .log_decay = log_decay }, cache);
+        return attend_delta_rule(tape, attention, query, gates.beta, options, log_decay, cache);
     }
     tape_error(tape, "nn_attention: there is no attention %d", (int)kind);
 }
@@ -372,17 +400,37 @@ static Tensor *join_heads(Tape *tape, const Linear *linear, Tensor *x)
                              op_reshape(tape, x, shape(size[0], size[1], size[2] * size[3])));
 }
 
+/* The last taps - 1 inputs of the process before: states whose log decay is -infinity, as a part
+ * of that many positions leaves nothing of the inputs before it. */
+static Tensor *inputs_before(Tape *tape, Tensor *x, int64_t count, StatesBefore *states_before)
+{
+    const int64_t B = x->shape.size[0], N = x->shape.size[1], C = x->shape.size[2];
+    if (N < count)
+        tape_error(tape,
+                   "nn_attention: states_before: %lld positions, expected at least %lld: the "
+                   "convolution's taps - 1",
+                   (long long)N, (long long)count);
+    Tensor *last = op_cast(tape, op_slice(tape, x, 1, N - count, count), TENSOR_REAL);
+    Tensor *log_decay = tape_tensor(tape, shape(B, 1));
+    tensor_fill(log_decay, (Real)-INFINITY);
+    Tensor *before = states_before(tape, op_reshape(tape, last, shape(B, 1, count, C)), log_decay);
+    return op_reshape(tape, before, last->shape);
+}
+
 /* silu of the causal convolution of packed [B, N, 3 H, D] */
 static Tensor *convolve_heads(Tape *tape, const Attention *attention, Tensor *packed,
-                              Tensor *key_lengths, const AttentionCache *cache)
+                              AttentionOptions given, const AttentionCache *cache)
 {
     Tensor *after = NULL;
     const Shape heads = packed->shape;
-    const CausalConvolutionOptions options = { .lengths = key_lengths,
-                                               .state = cache ? (Tensor *)&cache->state->convolution
-                                                              : NULL };
+    const int64_t taps = attention->convolution.weight->shape.size[1];
+    CausalConvolutionOptions options = { .lengths = given.key_lengths };
     packed = op_reshape(tape, packed,
                         shape(heads.size[0], heads.size[1], heads.size[2] * heads.size[3]));
+    if (given.states_before)
+        options.state = inputs_before(tape, packed, taps - 1, given.states_before);
+    else if (cache)
+        options.state = (Tensor *)&cache->state->convolution;
     packed = nn_causal_convolution_forward(tape, &attention->convolution, packed, options,
                                            cache ? &after : NULL);
     save_state(cache ? cache->convolution_after : NULL, after);
@@ -414,16 +462,17 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
 {
     const int64_t D = attention->head_dim;
     check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
+    check_states_before(tape, attention, options);
     Tensor *packed = split_heads(tape, &attention->input, x, D);
     if (attention->convolution.weight)
-        packed = convolve_heads(tape, attention, packed, options.key_lengths, cache);
+        packed = convolve_heads(tape, attention, packed, options, cache);
     if (attention->rotary_dims)
         packed = op_rotary(tape, packed,
                            (RotaryOptions){ .dims = attention->rotary_dims,
                                             .heads = 2 * attention->heads,
                                             .base = attention->rotary_base,
                                             .halves = true,
-                                            .positions = cache ? cache->positions : NULL });
+                                            .positions = options.positions });
     const Gates gates = gates_of(tape, attention, x);
     Tensor *out = attend(tape, attention, packed, NULL, NULL, options, gates, cache);
     if (attention->norm.weight)
@@ -448,6 +497,7 @@ Tensor *nn_cross_attention_forward(Tape *tape, const CrossAttention *cross, Tens
     const int64_t D = attention->head_dim, memory_width = cross->key.weight->shape.size[1];
     check_attention_input(tape, "nn_cross_attention_forward: x", x, attention->heads * D);
     check_attention_input(tape, "nn_cross_attention_forward: memory", memory, memory_width);
+    check_states_before(tape, attention, options);
     Tensor *query = split_heads(tape, &attention->input, x, D);
     Tensor *key = split_heads(tape, &cross->key, memory, D);
     Tensor *value = split_heads(tape, &cross->value, memory, D);

@@ -188,7 +188,6 @@ typedef struct AttentionCache {
     const LayerState *state;              /* recurrent: read; softmax: appended to */
     Real *sums_after, *convolution_after; /* output: the recurrent state after these positions */
     const int32_t *counts;                /* softmax, on the host: positions before these, [B] */
-    Tensor *positions;                    /* rotary: int32 [B, N] */
     Tensor *lengths; /* softmax: int32 [B H], of each head's keys with one position more: attend to
                       * the cache; NULL: to x alone */
 } AttentionCache;

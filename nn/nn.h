@@ -392,15 +392,19 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
  * feature maps. Call it between replayed steps, not inside one. */
 void nn_attention_redraw(const Attention *attention, Random *random);
 
+/* dist_states_before: the state before a process's positions, of what they do to a state. */
+typedef Tensor *StatesBefore(Tape *tape, Tensor *state, Tensor *transition);
+
 /* Which keys a query attends to, among those of the layer's kind of attention. */
 typedef struct AttentionOptions {
     Tensor *key_lengths; /* NULL; int32 [B], each in [1, N] for N keys: keys of sequence b from
                           * position key_lengths[b] on are masked */
     Tensor *mask;        /* NULL; softmax attention: as in SoftmaxAttentionOptions; others raise */
-    Tensor *(*states_before)(Tape *tape, Tensor *state, Tensor *log_decay);
-    /* NULL; ATTENTION_CAUSAL_LINEAR of a sequence split over processes: dist_states_before, which
-     * returns the state before x's positions from their own (op_causal_linear_state) and the sums
-     * of their log decays. Raises for other kinds, a convolution, and key_lengths. */
+    Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: those of x, for rotary_dims */
+    StatesBefore *states_before;
+    /* NULL; dist_states_before, for causal linear attention and the delta rule of a sequence split
+     * over processes. A convolution needs at least taps - 1 positions, and rotary_dims needs
+     * positions, on all of them. Raises for other kinds, and with key_lengths. */
 } AttentionOptions;
 
 /* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section

@@ -21,8 +21,9 @@ check() { # WHAT COMMAND...
     echo "$1: $(tail -n 3 "$directory/said")"
 }
 
-# ranks N PROGRAM ARGUMENT...: at most a minute
-ranks() { timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np "$1" "$build/programs/$2" "${@:3}"; }
+# processes N FILE ARGUMENT..., ranks N PROGRAM ARGUMENT...: at most a minute
+processes() { timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np "$1" "$build/$2" "${@:3}"; }
+ranks() { processes "$1" "programs/$2" "${@:3}"; }
 
 # says STATUS SENTENCE COMMAND...: exits with the status, and prints the sentence once, as one line
 says() {
@@ -43,6 +44,18 @@ near() {
 cd "$directory" || exit 1
 small="--device cpu --threads 1 --layers 1 --heads 2 --head-dim 8 --feed-forward 16"
 copy="$small --length 16 --symbols 3 --batch 6 --quiet"
+
+# ------------------------------------------------------------------------- a sequence over processes
+# The largest error of a position, beside one process
+positions() {
+    processes "$1" bench/sequence_parallel --device cpu --positions 1000 --size 8 --check parts "${@:2}" | tee parts.txt
+    awk -v most="$([ "${REAL:-float}" = double ] && echo 1e-12 || echo 2e-5)" '
+        / per position: / { n++; wrong += !($7 ~ /^[0-9]/ && $7 + 0 <= most + 0) } END { exit !(n == 4 && !wrong) }' parts.txt
+}
+check "linear attention on 2 ranks" positions 2
+check "with a decay, on 4" positions 4 --decay --uneven
+check "the delta rule on 2 ranks" positions 2 --delta-rule
+check "with a decay, on 4" positions 4 --delta-rule --decay --uneven
 
 # --------------------------------------------------------------------- a run does not depend on ranks
 check "one process" "$build/programs/copy_task" $copy --steps 40 --log 1.csv --save 1.safetensors

@@ -11,27 +11,35 @@ static const double SEQUENCE_TOLERANCE = sizeof(Real) == 8 ? 1e-12 : 2e-5;
 
 /* --------------------------------------------------------------------------------- the merge alone
  * Each rank's loss is <before_r, weights_r>. */
-enum { B = 2, H = 3, D = 4, W = 5, HEADS = B * H, SIZE = D * W, STATE = HEADS * SIZE, RANKS = 4 };
+enum { B = 2, H = 3, D = 4, C = 5, HEADS = B * H, SIZE = D * C, STATE = HEADS * SIZE, RANKS = 4 };
+enum {
+    NONE,
+    DECAYS,
+    MATRICES,
+    TRANSITIONS
+}; /* what a rank's positions do to a state before them */
+static const int transition_sizes[] = { 0, HEADS, HEADS *D *D };
 
 typedef struct Merge {
-    int ranks;
-    bool decays;
-    int unused; /* this rank's loss does not depend on the result; -1: none */
-    const Real *state, *log_decay, *weights; /* [ranks, ...] */
-    Real *before[RANKS], *dstate[RANKS], *dlog_decay[RANKS];
+    int ranks, transitions, size; /* size: elements of a rank's transitions */
+    int unused;                   /* this rank's loss does not depend on the result; -1: none */
+    const Real *state, *transition, *weights; /* [ranks, ...] */
+    Real *before[RANKS], *dstate[RANKS], *dtransition[RANKS];
     DistTraffic traffic[RANKS][2]; /* after the forward and the backward pass */
 } Merge;
 
-static Merge merge_new(int ranks, bool decays)
+static Merge merge_new(int ranks, int transitions)
 {
-    Real *log_decay = test_normal(2, RANKS * HEADS);
-    for (int i = 0; i < RANKS * HEADS; i++)
-        log_decay[i] = -(Real)fabs((double)log_decay[i]);
+    const int size = transition_sizes[transitions];
+    Real *transition = test_normal(2, RANKS * HEADS * D * D);
+    for (int i = 0; transitions == DECAYS && i < RANKS * HEADS; i++)
+        transition[i] = -(Real)fabs((double)transition[i]);
     return (Merge){ .ranks = ranks,
-                    .decays = decays,
+                    .transitions = transitions,
+                    .size = size,
                     .unused = -1,
                     .state = test_normal(1, RANKS * STATE),
-                    .log_decay = log_decay,
+                    .transition = transition,
                     .weights = test_normal(3, RANKS * STATE) };
 }
 
@@ -41,11 +49,13 @@ static void merge_on_rank(void *context)
     const int r = dist_rank();
     dist_sequence(m->ranks);
     Tape *tape = tape_new(rank_device());
-    Tensor *state = tape_variable(tape, m->state + r * STATE, shape(B, H, D, W));
-    Tensor *log_decay =
-        m->decays ? tape_variable(tape, m->log_decay + r * HEADS, shape(B, H)) : NULL;
-    Tensor *weights = tape_input(tape, m->weights + r * STATE, shape(B, H, D, W));
-    Tensor *before = tensor_keep(dist_states_before(tape, state, log_decay));
+    Tensor *state = tape_variable(tape, m->state + r * STATE, shape(B, H, D, C));
+    Tensor *transition = NULL;
+    if (m->transitions)
+        transition = tape_variable(tape, m->transition + r * m->size,
+                                   m->transitions == DECAYS ? shape(B, H) : shape(B, H, D, D));
+    Tensor *weights = tape_input(tape, m->weights + r * STATE, shape(B, H, D, C));
+    Tensor *before = tensor_keep(dist_states_before(tape, state, transition));
     m->traffic[r][0] = dist_traffic();
     Tensor *used = r == m->unused ? state : before;
     Tensor *loss = op_sum(tape, op_multiply(tape, used, weights), ALL_AXES);
@@ -53,23 +63,66 @@ static void merge_on_rank(void *context)
     m->traffic[r][1] = dist_traffic();
     m->before[r] = test_values(before);
     m->dstate[r] = test_values(tensor_gradient(state));
-    if (m->decays)
-        m->dlog_decay[r] = test_values(tensor_gradient(log_decay));
+    if (transition)
+        m->dtransition[r] = test_values(tensor_gradient(transition));
     tape_free(tape);
 }
 
-/* e^(d_{j+1} + .. + d_{r-1}) */
-static double fade(const Merge *m, int j, int r, int head)
+/* An element of A_r */
+static double transition_of(const Merge *m, int r, int head, int i, int j)
 {
-    double sum = 0;
-    for (int i = j + 1; m->decays && i < r; i++)
-        sum += (double)m->log_decay[i * HEADS + head];
-    return exp(sum);
+    const Real *A = m->transition + r * m->size;
+    if (m->transitions == MATRICES)
+        return (double)A[(head * D + i) * D + j];
+    return i != j ? 0 : m->transitions == DECAYS ? exp((double)A[head]) : 1;
 }
 
-static double head_dot(const Real *a, const Real *b, int ra, int rb, int head)
+/* to [D, C] <- A_{r-1} .. A_{j+1} S_j, what rank j's state is before rank r */
+static void carry(const Merge *m, double *to, int j, int r, int head)
 {
-    return test_dot(a + ra * STATE + head * SIZE, b + rb * STATE + head * SIZE, SIZE);
+    for (int k = 0; k < SIZE; k++)
+        to[k] = (double)m->state[j * STATE + head * SIZE + k];
+    for (int t = j + 1; t < r; t++) {
+        double product[SIZE] = { 0 };
+        for (int k = 0; k < SIZE * D; k++)
+            product[k / D] +=
+                transition_of(m, t, head, k / D / C, k % D) * to[k % D * C + k / D % C];
+        memcpy(to, product, sizeof product);
+    }
+}
+
+/* to [D, C] <- A_{j+1}^T .. A_{r-1}^T w_r, what rank r's loss contributes to rank j's state; 0 if it
+ * does not depend on the result */
+static void carry_back(const Merge *m, double *to, int j, int r, int head)
+{
+    for (int k = 0; k < SIZE; k++)
+        to[k] = r == m->unused ? 0 : (double)m->weights[r * STATE + head * SIZE + k];
+    for (int t = r - 1; t > j; t--) {
+        double product[SIZE] = { 0 };
+        for (int k = 0; k < SIZE * D; k++)
+            product[k / D] +=
+                transition_of(m, t, head, k % D, k / D / C) * to[k % D * C + k / D % C];
+        memcpy(to, product, sizeof product);
+    }
+}
+
+/* dtransition [D, D] of rank i and a head, or one number, by all pairs of ranks before and after */
+static void add_transition_gradients(const Merge *m, Real *dtransition, int i, int head)
+{
+    double dA[D * D] = { 0 }, sum = 0, before[SIZE], after[SIZE];
+    for (int j = 0; j < i; j++)
+        for (int r = i + 1; r < m->ranks; r++) {
+            carry(m, before, j, i, head);
+            carry_back(m, after, i, r, head);
+            for (int k = 0; k < D * D * C; k++)
+                dA[k / C] += after[k / C / D * C + k % C] * before[k / C % D * C + k % C];
+        }
+    for (int k = 0; k < D * D; k++)
+        sum += dA[k] * transition_of(m, i, head, k / D, k / D) * (k / D == k % D);
+    if (m->transitions == DECAYS)
+        dtransition[head] = (Real)sum;
+    for (int k = 0; m->transitions == MATRICES && k < D * D; k++)
+        dtransition[head * D * D + k] = (Real)dA[k];
 }
 
 /* By the definition, pair by pair of ranks */
@@ -77,39 +130,33 @@ static void check_merge(const Merge *m)
 {
     const double tolerance = sizeof(Real) == 8 ? 1e-13 : 1e-5;
     for (int r = 0; r < m->ranks; r++) {
-        Real before[STATE], dstate[STATE], dlog_decay[HEADS];
-        for (int k = 0; k < STATE; k++) {
-            const int head = k / SIZE;
-            double sum = 0, dsum = r == m->unused ? (double)m->weights[r * STATE + k] : 0;
-            for (int j = 0; j < r; j++)
-                sum += fade(m, j, r, head) * (double)m->state[j * STATE + k];
-            for (int s = r + 1; s < m->ranks; s++)
-                dsum +=
-                    s == m->unused ? 0 : fade(m, r, s, head) * (double)m->weights[s * STATE + k];
-            before[k] = (Real)sum;
-            dstate[k] = (Real)dsum;
+        Real before[STATE] = { 0 }, dstate[STATE] = { 0 }, dtransition[HEADS * D * D];
+        for (int head = 0; head < HEADS; head++) {
+            for (int other = 0; other < m->ranks; other++) {
+                double carried[SIZE] = { 0 };
+                if (other < r)
+                    carry(m, carried, other, r, head);
+                else if (other > r)
+                    carry_back(m, carried, r, other, head);
+                for (int k = 0; k < SIZE; k++)
+                    (other < r ? before : dstate)[head * SIZE + k] += (Real)carried[k];
+            }
+            add_transition_gradients(m, dtransition, r, head);
         }
+        for (int k = 0; r == m->unused && k < STATE; k++)
+            dstate[k] += m->weights[r * STATE + k];
         assert_near("before", m->before[r], before, STATE, tolerance);
         assert_near("dstate", m->dstate[r], dstate, STATE, tolerance);
-        for (int head = 0; m->decays && head < HEADS; head++) {
-            double sum = 0;
-            for (int j = 0; j < r; j++)
-                for (int s = r + 1; s < m->ranks; s++)
-                    sum += s == m->unused
-                               ? 0
-                               : fade(m, j, s, head) * head_dot(m->weights, m->state, s, j, head);
-            dlog_decay[head] = (Real)sum;
-        }
-        if (m->decays)
-            assert_near("dlog_decay", m->dlog_decay[r], dlog_decay, HEADS, tolerance);
+        if (m->transitions)
+            assert_near("dtransition", m->dtransition[r], dtransition, m->size, tolerance);
     }
 }
 
 TEST(states_before_and_their_gradients_equal_the_definition)
 {
     for (int ranks = 1; ranks <= RANKS; ranks++)
-        for (int decays = 0; decays < 2; decays++) {
-            Merge m = merge_new(ranks, decays);
+        for (int transitions = 0; transitions < TRANSITIONS; transitions++) {
+            Merge m = merge_new(ranks, transitions);
             if (ranks == 1)
                 merge_on_rank(&m);
             else
@@ -123,20 +170,20 @@ TEST(states_before_and_their_gradients_equal_the_definition)
 TEST(a_rank_that_uses_no_state_before_takes_part)
 {
     for (int unused = 0; unused < 3; unused++) {
-        Merge m = merge_new(3, true);
+        Merge m = merge_new(3, MATRICES);
         m.unused = unused;
         run_ranks(3, merge_on_rank, &m);
         check_merge(&m);
     }
 }
 
-TEST(a_rank_sends_its_states_log_decays_and_gradients_alone)
+TEST(a_rank_sends_its_states_transitions_and_gradients_alone)
 {
     for (int ranks = 2; ranks <= RANKS; ranks++)
-        for (int decays = 0; decays < 2; decays++) {
-            Merge m = merge_new(ranks, decays);
+        for (int transitions = 0; transitions < TRANSITIONS; transitions++) {
+            Merge m = merge_new(ranks, transitions);
             run_ranks(ranks, merge_on_rank, &m);
-            const int64_t forward = (STATE + decays * HEADS) * (int64_t)sizeof(Real);
+            const int64_t forward = (STATE + m.size) * (int64_t)sizeof(Real);
             for (int r = 0; r < ranks; r++) {
                 const DistTraffic *traffic = m.traffic[r];
                 ck_assert_int_eq(traffic[0].calls, 1);
@@ -154,7 +201,7 @@ static void merge_without_recording(void *context)
     dist_sequence(m->ranks);
     Tape *tape = tape_new(rank_device());
     tape_set_recording(tape, false);
-    Tensor *state = tape_variable(tape, m->state + dist_rank() * STATE, shape(B, H, D, W));
+    Tensor *state = tape_variable(tape, m->state + dist_rank() * STATE, shape(B, H, D, C));
     dist_states_before(tape, state, NULL);
     ck_assert(!tape_has_recorded(tape));
     ck_assert_int_eq(dist_traffic().calls, 1);
@@ -163,11 +210,11 @@ static void merge_without_recording(void *context)
 
 TEST(evaluation_exchanges_states_once)
 {
-    Merge m = merge_new(3, false);
+    Merge m = merge_new(3, NONE);
     run_ranks(3, merge_without_recording, &m);
 }
 
-/* Finite differences of sum_r <before_r, weights_r> by each rank's state and log decay, with all
+/* Finite differences of sum_r <before_r, weights_r> by each rank's state and transition, with all
  * ranks' passes. */
 static double total_loss(const Merge *m)
 {
@@ -194,17 +241,20 @@ static void check_difference(Merge *m, Real *element, Real gradient)
 
 TEST(gradients_equal_finite_differences)
 {
-    Merge m = merge_new(4, true);
-    run_ranks(4, merge_on_rank, &m);
-    Real *state = test_normal(1, RANKS * STATE), *log_decay = test_zeros(RANKS * HEADS);
-    memcpy(log_decay, m.log_decay, RANKS * HEADS * sizeof *log_decay);
-    m.state = state;
-    m.log_decay = log_decay;
-    for (int r = 0; r < 4; r++)
-        for (int i = 0; i < 3; i++) {
-            check_difference(&m, state + r * STATE + 37 * i, m.dstate[r][37 * i]);
-            check_difference(&m, log_decay + r * HEADS + 2 * i, m.dlog_decay[r][2 * i]);
-        }
+    for (int transitions = DECAYS; transitions < TRANSITIONS; transitions++) {
+        Merge m = merge_new(4, transitions);
+        run_ranks(4, merge_on_rank, &m);
+        Real *state = test_normal(1, RANKS * STATE), *transition = test_zeros(RANKS * m.size);
+        memcpy(transition, m.transition, RANKS * (size_t)m.size * sizeof *transition);
+        m.state = state;
+        m.transition = transition;
+        for (int r = 0; r < 4; r++)
+            for (int i = 0; i < 3; i++) {
+                const int k = m.size / 3 * i;
+                check_difference(&m, state + r * STATE + 37 * i, m.dstate[r][37 * i]);
+                check_difference(&m, transition + r * m.size + k, m.dtransition[r][k]);
+            }
+    }
 }
 
 /* ---------------------------------------------------------------------------------- a transformer
@@ -280,6 +330,14 @@ static Tensor *run_loss(Tape *tape, const Run *run, Tensor *out, int sequence, i
     return op_scale(tape, op_sum(tape, product, ALL_AXES), run->ranks / positions);
 }
 
+static Tensor *positions_from(Tape *tape, int first, int count)
+{
+    int32_t positions[2 * N];
+    for (int i = 0; i < count; i++)
+        positions[i] = first + i;
+    return tape_input_i32(tape, positions, shape(count));
+}
+
 static void run_on_rank(void *context)
 {
     Run *run = context;
@@ -303,7 +361,8 @@ static void run_on_rank(void *context)
         tape_reset(tape);
         Tensor *x = tape_variable(tape, take(test_normal(10, COUNT), s, first, count),
                                   shape(PER_GROUP, count, WIDTH));
-        const AttentionOptions options = { .states_before = ranks > 1 ? dist_states_before : NULL };
+        const AttentionOptions options = { .positions = positions_from(tape, first, count),
+                                           .states_before = ranks > 1 ? dist_states_before : NULL };
         Tensor *out = tensor_keep(nn_transformer_forward(tape, &model, x, options));
         Tensor *loss = run_loss(tape, run, out, s, first, count);
         tape_backward(tape, groups == 1 ? loss : op_scale(tape, loss, share_of_group(run, g)));
@@ -366,14 +425,16 @@ static void compare_run(Run run)
     assert_near("weights", run.weights, one.weights, one.count, 10 * SEQUENCE_TOLERANCE);
 }
 
-/* Every kind of layer: with a decay, constant or learned, and without; normalized or not. */
+/* Every kind of layer: with a decay, constant or learned, and without; normalized or not, or the
+ * delta rule. */
 static void compare_kinds(int ranks, const int *parts, int padding, int groups)
 {
     for (DecayKind decay = DECAY_NONE; decay <= DECAY_LEARNED; decay++)
-        for (int unnormalized = 0; unnormalized < 2; unnormalized++) {
-            const TransformerConfig config = { .attention = ATTENTION_CAUSAL_LINEAR,
+        for (int kind = 0; kind < 3; kind++) {
+            const TransformerConfig config = { .attention = kind == 2 ? ATTENTION_DELTA_RULE
+                                                                      : ATTENTION_CAUSAL_LINEAR,
                                                .decay = decay,
-                                               .unnormalized = unnormalized };
+                                               .unnormalized = kind == 1 };
             compare_run(run_new(ranks, parts, padding, groups, config));
         }
 }
@@ -413,12 +474,26 @@ TEST(options_of_layers_equal_one_process)
         (TransformerConfig){ .pre_norm = true, .decay = DECAY_LEARNED, .recompute = true }));
 }
 
+/* A part needs as many positions as a convolution has taps before the present. */
+TEST(convolutions_and_rotary_positions_equal_one_process)
+{
+    const int parts[] = { 0, 3, 14, N };
+    compare_run(
+        run_new(3, parts, 0, 1, (TransformerConfig){ .convolution = 4, .output_gate = true }));
+    compare_run(run_new(3, parts, 2, 1,
+                        (TransformerConfig){ .attention = ATTENTION_DELTA_RULE,
+                                             .decay = DECAY_LEARNED,
+                                             .convolution = 4,
+                                             .recompute = true }));
+    compare_run(run_new(3, parts, 0, 1, (TransformerConfig){ .rotary_dims = 4, .convolution = 2 }));
+}
+
 /* accelerate #4177: the outputs of shards are right, and their gradients lack what crosses
  * boundaries. */
-static Tensor *states_without_gradients(Tape *tape, Tensor *state, Tensor *log_decay)
+static Tensor *states_without_gradients(Tape *tape, Tensor *state, Tensor *transition)
 {
     const bool recording = tape_set_recording(tape, false);
-    Tensor *before = dist_states_before(tape, state, log_decay);
+    Tensor *before = dist_states_before(tape, state, transition);
     tape_set_recording(tape, recording);
     return before;
 }
@@ -496,10 +571,12 @@ TEST(misuse_raises)
                   dist_sequence(2));
     Tensor *flat = tape_input(tape, test_zeros(6), shape(2, 3));
     Tensor *state = tape_input(tape, test_zeros(24), shape(1, 2, 3, 4));
-    assert_raises("dist_states_before: state is [2,3], expected [B, H, D, M + 1]",
+    assert_raises("dist_states_before: state is [2,3], expected [B, H, D, C]",
                   dist_states_before(tape, flat, NULL));
-    assert_raises("dist_states_before: log_decay is [2,3], expected [1,2]: [B, H]",
-                  dist_states_before(tape, state, flat));
+    assert_raises(
+        "dist_states_before: transition is [2,3], expected [1,2] or [1,2,3,3]: [B, H], or "
+        "[B, H, D, D]",
+        dist_states_before(tape, state, flat));
     tape_reset(tape);
     static const struct {
         TransformerConfig config;
@@ -510,14 +587,12 @@ TEST(misuse_raises)
         { { .attention = ATTENTION_LINEAR }, "2" },
         { { .attention = ATTENTION_CAUSAL_LSH }, "5" },
         { { .attention = ATTENTION_LSH }, "6" },
-        { { .attention = ATTENTION_DELTA_RULE }, "7" },
-        { { .attention = ATTENTION_CAUSAL_LINEAR, .convolution = 3 }, "1 and a convolution" },
     };
     for (int i = 0; i < (int)(sizeof refused / sizeof *refused); i++) {
         char sentence[160];
         snprintf(sentence, sizeof sentence,
                  "nn_attention: states_before with attention %s, expected ATTENTION_CAUSAL_LINEAR "
-                 "without a convolution",
+                 "or ATTENTION_DELTA_RULE",
                  refused[i].sentence);
         Params *params = params_new(test_device(), 1);
         assert_raises(sentence, attend(tape, params, refused[i].config, NULL));
@@ -530,6 +605,18 @@ TEST(misuse_raises)
                   "processes follow",
                   attend(tape, params, (TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR },
                          key_lengths));
+    params_free(params);
+    params = params_new(test_device(), 1);
+    assert_raises(
+        "nn_attention: states_before: 3 positions, expected at least 4: the convolution's "
+        "taps - 1",
+        attend(tape, params, (TransformerConfig){ .convolution = 5 }, NULL));
+    params_free(params);
+    params = params_new(test_device(), 1);
+    assert_raises(
+        "nn_attention: states_before and rotary_dims without positions, expected those of "
+        "x in the whole sequence",
+        attend(tape, params, (TransformerConfig){ .rotary_dims = 2 }, NULL));
     params_free(params);
     tape_reset(tape);
     Tensor *key = tape_input(tape, test_zeros(24), shape(1, 3, 2, 4));

@@ -70,13 +70,11 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
 {
     Tensor *after = state->recurrent ? tape_tensor(tape, shape(state->recurrent)) : NULL;
     AttentionCache caches[NN_MAX_LAYERS] = { 0 };
-    Tensor *positions = positions_of(tape, state, form.x);
     for (int64_t i = 0; i < state->transformer.layers; i++)
         caches[i] = (AttentionCache){
             .state = &state->layer[i],
             .counts = state->counts,
             .lengths = form.cached_lengths,
-            .positions = positions,
         };
     StateTensor list[MAX_STATE_TENSORS];
     const int tensors = state_tensors(state, list);
@@ -85,9 +83,9 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
         const bool sums = list[i].tensor == &state->layer[list[i].layer].sums;
         *(sums ? &cache->sums_after : &cache->convolution_after) = after->data + list[i].offset;
     }
-    Tensor *out =
-        nn_transformer_forward_cached(tape, &state->transformer, form.x,
-                                      (AttentionOptions){ .key_lengths = form.lengths }, caches);
+    const AttentionOptions options = { .key_lengths = form.lengths,
+                                       .positions = positions_of(tape, state, form.x) };
+    Tensor *out = nn_transformer_forward_cached(tape, &state->transformer, form.x, options, caches);
     if (after)
         device_copy(state->device, state->data.data, after->data, tensor_bytes(after));
     tape_scratch_free(tape, after);
