@@ -1,5 +1,5 @@
-/* Causal linear attention, or the delta rule, of one sequence over several processes: time, memory and bytes per rank,
- * and, with --check, each position's error against rank 0 alone.
+/* Causal linear attention, or the delta rule, of one sequence over several processes: time, memory
+ * and bytes per rank, and, with --check, each position's error against rank 0 alone.
  *     mpirun -np 4 build/bench/sequence_parallel --check /tmp/parts
  * The inputs are functions of the position, whatever the number of ranks. */
 #include "bench/common.h"

@@ -70,8 +70,8 @@ bool dist_any(bool here);
 void dist_need_equal(const char *what, const void *data, size_t bytes);
 
 /* ------------------------------------------------------------------------------ long sequences
- * Sequence parallelism of linear attention and the delta rule: each rank has some consecutive positions of a
- * sequence, in the order of ranks, and only states cross the boundaries. */
+ * Sequence parallelism of linear attention and the delta rule: each rank has some consecutive
+ * positions of a sequence, in the order of ranks, and only states cross the boundaries. */
 
 /* From now on each group of this number of consecutive ranks shares sequences, and different groups
  * have different ones; 1: no rank shares. Gradients are still averaged over all ranks. They cross
@@ -84,18 +84,18 @@ int dist_sequence_rank(void);  /* 0 ... dist_sequence_ranks() - 1 */
 int dist_sequence_ranks(void); /* 1 before dist_sequence */
 
 /* before_r = A_{r-1} before_{r-1} + state_{r-1}, before_0 = 0, over the sequence's ranks: the state
- * before this rank's positions. state [B, H, D, C], Real, of the same shape on all ranks: after this
- * rank's positions, from a zero state (op_causal_linear_state). transition, Real, is what they do to
- * a state before them: NULL: nothing; d [B, H], the sum of their log decays: A = e^d; or A [B, H, D,
- * D], for the delta rule the state [D, D] after them from the identity, with all values 0. Returns a
- * tensor of the tape, shaped like state. AttentionOptions.states_before of a layer. A rank without
- * positions passes zeros, d = 0 and A = the identity; a layer has at least one position, which may
- * be padding behind the sequence's last.
+ * before this rank's positions. state [B, H, D, C], Real, of the same shape on all ranks: after
+ * this rank's positions, from a zero state (op_causal_linear_state). transition, Real, is what they
+ * do to a state before them: NULL: nothing; d [B, H], the sum of their log decays: A = e^d; or
+ * A [B, H, D, D], for the delta rule the state after them from the identity with all values 0.
+ * Returns a tensor of the tape, shaped like state. AttentionOptions.states_before of a layer. A
+ * rank without positions passes zeros, d = 0 and A = the identity; a layer has at least one
+ * position, which may be padding behind the sequence's last.
  *
  * Collective, and so is tape_backward on a tape that has recorded it, whatever the loss: all ranks
  * of the sequence call these in the same order. Exchanges states, transitions and, backward, the
- * states' gradients, through host memory, of which it needs the states and transitions of all
- * ranks; transitions are kept for the backward pass. Raises while a CUDA graph is captured. */
+ * states' gradients, those of all ranks at once, through host memory; saves all transitions. Raises
+ * while a CUDA graph is captured. */
 Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *transition);
 
 /* Bytes that this rank has sent since dist_start, as a ring would send them, and the calls. */

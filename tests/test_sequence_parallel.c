@@ -91,8 +91,8 @@ static void carry(const Merge *m, double *to, int j, int r, int head)
     }
 }
 
-/* to [D, C] <- A_{j+1}^T .. A_{r-1}^T w_r, what rank r's loss contributes to rank j's state; 0 if it
- * does not depend on the result */
+/* to [D, C] <- A_{j+1}^T .. A_{r-1}^T w_r, what rank r's loss contributes to rank j's state; 0 if
+ * it does not depend on the result */
 static void carry_back(const Merge *m, double *to, int j, int r, int head)
 {
     for (int k = 0; k < SIZE; k++)
@@ -474,7 +474,7 @@ TEST(options_of_layers_equal_one_process)
         (TransformerConfig){ .pre_norm = true, .decay = DECAY_LEARNED, .recompute = true }));
 }
 
-/* A part needs as many positions as a convolution has taps before the present. */
+/* A part has at least the positions of a convolution's taps before the present. */
 TEST(convolutions_and_rotary_positions_equal_one_process)
 {
     const int parts[] = { 0, 3, 14, N };
