@@ -13,8 +13,8 @@ plant() {
     local build=$1 file=$2 script=$3 program=$4 seed
     shift 4
     rm -rf $tree && mkdir -p $tree/$build/tests
-    cp -a Makefile *.mk tapegrad.h tensor autograd ops nn optim tests $tree
-    cp -a $build/{settings,tensor,autograd,ops,nn,optim} $tree/$build
+    cp -a Makefile *.mk tapegrad.h tensor autograd ops nn optim distributed tests $tree
+    cp -a $build/{settings,tensor,autograd,ops,nn,optim,distributed} $tree/$build
     cp -a $build/tests/{cuda_on_host,*.o,*.d} $tree/$build/tests
     sed -i "$script" $tree/$file
     ! cmp -s $file $tree/$file || { echo "$file: $script changes nothing" >&2; exit 1; }
