@@ -100,7 +100,7 @@ THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 
 # A file of examples/ is a program, build/examples/NAME; larger programs have directories and become
 # build/programs/NAME; examples/shared/ is theirs.
-PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist language_model recall $(SPEECH))
+PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task images language_model recall $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech) \
             $(if $(filter host,$(CUDA)),,tests/test_nccl), \
@@ -148,7 +148,7 @@ $(BUILD)/%.cpp.o: %.cpp $(SETTINGS)
 	$(call compile,$(COMPILE_CUDA))
 $(BUILD)/tests/%.o: tests/%.cpp $(SETTINGS)
 	$(call compile,$(COMPILE_CXX))
-# The objects of a program of several files: build/programs/mnist has them in build/parts/mnist/.
+# The objects of a program of several files: build/programs/images has them in build/parts/images/.
 $(BUILD)/parts/%.o: examples/%.c $(SETTINGS)
 	$(call compile,$(COMPILE))
 
@@ -188,14 +188,14 @@ $(BUILD)/tests/test_curand: $(BUILD)/tests/test_curand.cu.o
 	@$(NVCC) $< -o $@
 
 # Parts of programs that tests call, and libraries that they need.
-PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_mnist
+PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_images
 part      = $(patsubst %,$(BUILD)/parts/%.o,$(1))
-$(PICTURES): $(call part,mnist/idx mnist/image)
+$(PICTURES): $(call part,images/idx images/reader images/cifar10 images/image)
 $(BUILD)/tests/test_decode: $(call part,speech/decode shared/program)
 $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data model stream options)) \
     $(call part,shared/program shared/options)
 $(BUILD)/examples/convolution: LIBS += -lz
-$(BUILD)/programs/mnist $(PICTURES): LIBS += -lpng -lz
+$(BUILD)/programs/images $(PICTURES): LIBS += -lpng -lz
 $(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,model options source tokens vocabulary) \
     $(addprefix shared/,attention options program))
 $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz

@@ -301,7 +301,7 @@ measure() { # BUILD SUFFIX: the goals of attention, the copy task's step, genera
 }
 
 draw() { # METHOD IMAGES
-    shown "mnist_$1" 40 "$build/programs/mnist" benchmark --device cuda --precision tf32 \
+    shown "mnist_$1" 40 "$build/programs/images" benchmark --device cuda --precision tf32 \
         --method "$1" --batch "$2" --csv "$results/mnist_$1.csv" "${few_pixels[@]}"
 }
 
@@ -517,12 +517,12 @@ mnist() {
     local saved=$results/mnist.safetensors resumed=()
     [ ! -f "$saved" ] || resumed=(--resume "$saved")
     LIMIT=$((LIMIT - closing)) KILL_AFTER=$closing program mnist_train 1000000 \
-        "$build/programs/mnist" train --preset paper --data "$MNIST" --device cuda \
+        "$build/programs/images" train --preset paper --data "$MNIST" --device cuda \
         --precision tf32 --score-every 100 --save "$saved" --log "$results/mnist.csv" \
         "${tiny_images[@]}" "${resumed[@]}"
     [ ! -f "$saved" ] || tail -n 1 "$results/mnist_train.txt"
     rm -f "$results/mnist_sample.status"
-    [ ! -f "$saved" ] || program mnist_sample 20 "$build/programs/mnist" sample --load "$saved" \
+    [ ! -f "$saved" ] || program mnist_sample 20 "$build/programs/images" sample --load "$saved" \
         --data "$MNIST" --device cuda --plot "$results/mnist.png"
 }
 

@@ -10,7 +10,7 @@ sanitize:
 # out runs of programs and tests of the CPU alone.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
-RUNS_PROGRAMS := test_copy_task test_mnist test_language_model test_options test_speech $(notdir $(wildcard tests/test_*.sh))
+RUNS_PROGRAMS := test_copy_task test_images test_language_model test_options test_speech $(notdir $(wildcard tests/test_*.sh))
 CPU_ONLY := test_chunk_plan test_decode test_file test_math test_options test_pictures test_random \
             test_figures.sh test_instructions.sh test_readme.sh
 SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda test_generation \
@@ -42,12 +42,12 @@ fuzz:
 	+@$(MAKE) --no-print-directory CUDA=no CC=clang BUILD=build-fuzz CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='$(call FUZZED,fuzzer-no-link)' build-fuzz/tests/fuzz/fuzz
 	@tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
-$(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/mnist/idx.o \
+$(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/images/idx.o $(BUILD)/parts/images/reader.o \
     $(BUILD)/parts/copy_task/options.o $(BUILD)/parts/shared/options.o $(BUILD)/parts/shared/program.o
 	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
 
 # Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
-faults: $(BUILD)/programs/copy_task $(BUILD)/programs/mnist $(BUILD)/tests/faults/savers
+faults: $(BUILD)/programs/copy_task $(BUILD)/programs/images $(BUILD)/tests/faults/savers
 	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
 	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(COUNT) tests/test_mpi.sh
 

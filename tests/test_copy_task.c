@@ -332,8 +332,8 @@ TEST(output_that_cannot_be_written_is_an_error)
 {
     static const char *const programs[] = { "copy_task " TINY "--steps 1 --quiet",
                                             "copy_task --help",
-                                            "mnist --help",
-                                            "mnist train --help",
+                                            "images --help",
+                                            "images train --help",
                                             "language_model --help",
                                             "language_model train --help",
                                             "first_program tape",

@@ -47,7 +47,7 @@ for program in attention copy_step generation precision operations figure1 train
     ln -s "$directory/program" "$BUILD/bench/$program"
 done
 ln -sf "$directory/program" "$tree/tests/test_figures.sh"
-for program in copy_task mnist; do ln -s "$directory/program" "$BUILD/programs/$program"; done
+for program in copy_task images; do ln -s "$directory/program" "$BUILD/programs/$program"; done
 for program in compute-sanitizer ncu; do ln -s "$directory/program" "$directory/bin/$program"; done
 cat >"$directory/bin/python" <<'END'
 #!/bin/bash
@@ -127,7 +127,7 @@ check "another is" [ "$(calls 'goals.py torch-chunked')" -eq 1 ]
 check "figure1 has a limit and the interpreter" grep -q "^figure1 .*--total [0-9]* .*--python $PYTHON" "$asked"
 
 mkdir "$directory/mnist" && export MNIST=$directory/mnist
-echo "mnist train" >"$directory/slow"
+echo "images train" >"$directory/slow"
 : >"$asked"
 REHEARSE=yes gpu 16 learn all # which has seconds, not the better part of a minute, for MNIST's end
 check "the copy task is learned thrice" [ "$(calls '^copy_task --preset paper')" -eq 3 ]
@@ -136,7 +136,7 @@ check "MNIST is interrupted" grep -q 'for the next call: mnist_train' "$director
 echo none >"$directory/slow"
 : >"$asked"
 check "the next call" gpu 100 learn all
-check "resumes it" grep -q "^mnist train .*--resume $directory/all/learn/mnist.safetensors" "$asked"
+check "resumes it" grep -q "^images train .*--resume $directory/all/learn/mnist.safetensors" "$asked"
 check "and learns nothing again" [ "$(calls '^copy_task')" -eq 0 ]
 check "checkpoints are not in the archive" sh -c "! tar -tzf '$directory/all.tar.gz' | grep safetensors"
 

@@ -94,8 +94,8 @@ idx() { # NAME COUNT: images of 4 x 4
 }
 idx train 20 && idx t10k 7
 images="train --data . $small --rows 4 --columns 4 --logistics 3 --batch 5 --steps 8 --quiet --evaluate-every 4"
-check "mnist" "$build/programs/mnist" $images --log 1.csv
-check "mnist on 3 ranks" ranks 3 mnist $images --log 3.csv
+check "images" "$build/programs/images" $images --log 1.csv
+check "images on 3 ranks" ranks 3 images $images --log 3.csv
 check "learns as one process" near 3.csv 1.csv 2 1e-3
 check "and evaluates as it" near 3.csv 1.csv 3 1e-3
 

@@ -75,9 +75,9 @@ static const Wrong of_copy_task[] = {
       "b.svg: expected another file than --log " },
 };
 
-static const Wrong of_mnist[] = {
-    { "", "mnist: no command: expected train, sample, evaluate or benchmark; see --help\n" },
-    { "draw", "mnist: draw: expected train, sample, evaluate or benchmark; see --help\n" },
+static const Wrong of_images[] = {
+    { "", "images: no command: expected train, sample, evaluate or benchmark; see --help\n" },
+    { "draw", "images: draw: expected train, sample, evaluate or benchmark; see --help\n" },
     { "sample --layers 2", "unrecognized option '--layers'" }, /* of another command */
     { "train --attention lsh", "--attention lsh: expected linear or softmax\n" },
     { "train --form fast",
@@ -85,8 +85,8 @@ static const Wrong of_mnist[] = {
     { "train --steps 5 --epochs 1", "--steps 5: expected without --epochs 1\n" },
     { "train --attention softmax --features relu",
       "--features relu: expected without --attention softmax, which has none\n" },
-    { "sample", "mnist: sample: expected --load FILE, a checkpoint of mnist train, and --plot" },
-    { "evaluate --data x", "mnist: evaluate: expected --load FILE, a checkpoint of mnist train" },
+    { "sample", "images: sample: expected --load FILE, a checkpoint of images train, and --plot" },
+    { "evaluate --data x", "images: evaluate: expected --load FILE, a checkpoint of images train" },
     { "benchmark --method lsh",
       "--method lsh: expected all, linear, stateful-softmax or softmax\n" },
     { "sample --load @/a.png --plot @/a.png", "a.png: expected another file than --load " },
@@ -97,7 +97,7 @@ static const Wrong of_mnist[] = {
 TEST(bad_options_are_reported)
 {
     ASSERT_REFUSED("copy_task", of_copy_task);
-    ASSERT_REFUSED("mnist", of_mnist);
+    ASSERT_REFUSED("images", of_images);
 }
 
 TEST(a_checkpoint_fixes_its_options)
@@ -137,10 +137,10 @@ TEST(files_that_are_no_checkpoints_are_reported)
     ck_assert_int_eq(run("copy_task --load @/weights --evaluate"), 1);
     assert_says("expected a checkpoint of copy_task, but it has no --preset");
     assert_runs("copy_task " TINY "--steps 1 --save @/run");
-    ck_assert_int_eq(run("mnist sample --load @/run --plot @/a.png"), 1);
-    assert_says("run: expected a checkpoint of mnist, but it is one of copy_task\n");
+    ck_assert_int_eq(run("images sample --load @/run --plot @/a.png"), 1);
+    assert_says("run: expected a checkpoint of images, but it is one of copy_task\n");
     static const char *const missing[] = { "copy_task --resume @/missing",
-                                           "mnist sample --load @/missing --plot @/a.png" };
+                                           "images sample --load @/missing --plot @/a.png" };
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run("%s", missing[i]), 1);
         assert_says("missing: No such file or directory");
@@ -150,11 +150,11 @@ TEST(files_that_are_no_checkpoints_are_reported)
 TEST(every_command_prints_its_options)
 {
     static const char *const commands[] = { "copy_task",
-                                            "mnist train",
-                                            "mnist",
-                                            "mnist sample",
-                                            "mnist evaluate",
-                                            "mnist benchmark",
+                                            "images train",
+                                            "images",
+                                            "images sample",
+                                            "images evaluate",
+                                            "images benchmark",
                                             "language_model prepare",
                                             "language_model train",
                                             "language_model evaluate",
@@ -162,7 +162,7 @@ TEST(every_command_prints_its_options)
     for (int i = 0; i < 10; i++) {
         assert_runs("%s --help", commands[i]);
         assert_says(i == 0   ? "--save-every N"
-                    : i == 2 ? "mnist sample "
+                    : i == 2 ? "images sample "
                     : i == 6 ? "--vocabulary FILE"
                              : "--threads N");
         for (const char *line = output; *line; line = strchr(line, '\n') + 1)

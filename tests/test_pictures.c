@@ -1,6 +1,7 @@
-/* Files of the image programs of examples/: reading IDX, writing PNG. */
-#include "examples/mnist/idx.h"
-#include "examples/mnist/image.h"
+/* Files of the image programs of examples/: reading IDX and CIFAR-10, writing PNG. */
+#include "examples/images/cifar10.h"
+#include "examples/images/idx.h"
+#include "examples/images/image.h"
 #include "tests/folder.h"
 
 #include <errno.h>
@@ -370,17 +371,129 @@ TEST(mutations_of_plain_files_are_survived)
     ck_assert(accepted > 0 && accepted < TRIALS);
 }
 
+/* ------------------------------------------------------------------------------------- CIFAR-10 */
+enum { PLANE = 1024, RECORD = 1 + 3 * PLANE };
+
+/* Records first, first + 1, ...: the label is the index mod 10, and the values of a channel at place
+ * p are index + 100 channel + p mod 7. */
+static const uint8_t *cifar10_records(int first, int count)
+{
+    static uint8_t bytes[20 * RECORD];
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < RECORD; k++)
+            bytes[i * RECORD + k] =
+                (uint8_t)(k == 0 ? (first + i) % 10
+                                 : first + i + (k - 1) / PLANE * 100 + (k - 1) % PLANE % 7);
+    return bytes;
+}
+
+static void assert_cifar10(bool training, int first, int count)
+{
+    Cifar10 images;
+    Sentence sentence;
+    ck_assert_msg(cifar10_read(folder, training, &images, &sentence), "%s", sentence.text);
+    ck_assert_int_eq(images.count, count);
+    for (int i = 0; i < count; i++) {
+        ck_assert_int_eq(images.labels[i], (first + i) % 10);
+        for (int k = 0; k < CIFAR10_BYTES; k++)
+            ck_assert_int_eq(images.bytes[i * CIFAR10_BYTES + k],
+                             (uint8_t)(first + i + k % 3 * 100 + k / 3 % 7));
+    }
+    cifar10_free(&images);
+    ck_assert_ptr_null(images.bytes);
+}
+
+static void in_folder(const char *name)
+{
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+}
+
+/* All batches in the order of their names, gzipped or not; a gzipped copy is not read again. */
+TEST(cifar10_by_its_names)
+{
+    in_folder("data_batch_1.bin");
+    write_plain(path, cifar10_records(0, 7), 7 * RECORD);
+    in_folder("data_batch_2.bin");
+    write_plain(path, cifar10_records(7, 2), 2 * RECORD);
+    in_folder("data_batch_2.bin.gz");
+    write_gzipped(path, "wb", cifar10_records(7, 2), 2 * RECORD);
+    in_folder("data_batch_3.bin.gz");
+    write_gzipped(path, "wb", cifar10_records(9, 1), RECORD);
+    in_folder("test_batch.bin.gz");
+    write_gzipped(path, "wb", cifar10_records(30, 20), 20 * RECORD);
+    assert_cifar10(true, 0, 10);
+    assert_cifar10(false, 30, 20);
+    files_in_folder(true);
+    in_folder("train-2500.bin.gz");
+    write_gzipped(path, "wb", cifar10_records(3, 4), 4 * RECORD);
+    assert_cifar10(true, 3, 4);
+}
+
+static void assert_cifar10_refused(const char *sentence_after_path)
+{
+    Cifar10 images = { .count = -1 };
+    Sentence sentence;
+    ck_assert(!cifar10_read(folder, false, &images, &sentence));
+    ck_assert_str_eq(sentence.text, text("%s: %s", path, sentence_after_path).text);
+    ck_assert_int_eq(images.count, -1);
+}
+
+TEST(damaged_files_of_cifar10_are_refused)
+{
+    in_folder("test_batch.bin");
+    write_plain(path, "", 0);
+    assert_cifar10_refused("ends after 0 bytes; expected one or more records of 3073");
+    write_plain(path, cifar10_records(0, 3), 3 * RECORD - 1);
+    assert_cifar10_refused("ends after 9218 bytes; expected one or more records of 3073");
+    uint8_t *wrong = malloc(3 * RECORD);
+    ck_assert_ptr_nonnull(wrong);
+    memcpy(wrong, cifar10_records(0, 3), 3 * RECORD);
+    wrong[2 * RECORD] = 10;
+    write_plain(path, wrong, 3 * RECORD);
+    assert_cifar10_refused("the label of image 2 is 10; expected 0 to 9");
+    free(wrong);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    assert_cifar10_refused("is a directory; expected a file of CIFAR-10");
+    ck_assert_int_eq(rmdir(path), 0);
+    in_folder("test_batch.bin.gz");
+    write_gzipped(path, "wb", cifar10_records(0, 3), 3 * RECORD);
+    size_t size;
+    uint8_t *bytes = read_plain(path, &size);
+    write_plain(path, bytes, size - 5);
+    free(bytes);
+    assert_cifar10_refused(
+        "expected gzipped data without damage, but zlib says: unexpected end of file");
+}
+
+TEST(missing_files_of_cifar10_are_named)
+{
+    for (int training = 0; training < 2; training++) {
+        Cifar10 images;
+        Sentence sentence;
+        ck_assert(!cifar10_read("/no[n]e", training, &images, &sentence));
+        ck_assert_str_eq(
+            sentence.text,
+            text("/no[n]e: there is no %s, with or without .gz; expected the directory "
+                 "of CIFAR-10's binary files (Krizhevsky 2009), which are usually "
+                 "named data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+                 training ? "data_batch_*.bin" : "test*.bin")
+                .text);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------ PNG */
 
 /* The grey bytes of a PNG; the caller frees them. */
-static uint8_t *read_png(int64_t height, int64_t width)
+static uint8_t *read_png(int64_t height, int64_t width, int64_t channels)
 {
     png_image image = { .version = PNG_IMAGE_VERSION };
     ck_assert_msg(png_image_begin_read_from_file(&image, path), "%s", image.message);
     ck_assert_int_eq(image.height, height);
     ck_assert_int_eq(image.width, width);
-    ck_assert_uint_eq(image.format, PNG_FORMAT_GRAY); /* without alpha, palette, 16 bits */
-    uint8_t *pixels = malloc((size_t)(height * width));
+    ck_assert_uint_eq(image.format, /* without alpha, palette, 16 bits */
+                      channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB);
+    uint8_t *pixels = malloc((size_t)(height * width * channels));
     ck_assert_ptr_nonnull(pixels);
     ck_assert_msg(png_image_finish_read(&image, NULL, pixels, 0, NULL), "%s", image.message);
     return pixels;
@@ -398,22 +511,24 @@ static void check_grid(ImageGrid grid)
     int64_t height = grid.rows * (grid.height * grid.scale + grid.margin) + grid.margin;
     int64_t width = grid.columns * (grid.width * grid.scale + grid.margin) + grid.margin;
     write_grid(grid);
-    uint8_t *pixels = read_png(height, width), *drawn = malloc((size_t)(height * width));
+    const size_t size = (size_t)(height * width * grid.channels);
+    uint8_t *pixels = read_png(height, width, grid.channels), *drawn = malloc(size);
     ck_assert_ptr_nonnull(drawn);
-    memset(drawn, grid.background, (size_t)(height * width));
+    memset(drawn, grid.background, size);
     const uint8_t *pixel = grid.pixels;
     for (int64_t row = 0; row < grid.rows; row++)
         for (int64_t column = 0; column < grid.columns; column++)
             for (int64_t y = 0; y < grid.height; y++)
-                for (int64_t x = 0; x < grid.width; x++, pixel++)
+                for (int64_t x = 0; x < grid.width; x++, pixel += grid.channels)
                     for (int64_t i = 0; i < grid.scale * grid.scale; i++) {
                         int64_t top = grid.margin + row * (grid.height * grid.scale + grid.margin);
                         int64_t left =
                             grid.margin + column * (grid.width * grid.scale + grid.margin);
-                        drawn[(top + y * grid.scale + i / grid.scale) * width + left +
-                              x * grid.scale + i % grid.scale] = *pixel;
+                        int64_t at = (top + y * grid.scale + i / grid.scale) * width + left +
+                                     x * grid.scale + i % grid.scale;
+                        memcpy(drawn + at * grid.channels, pixel, (size_t)grid.channels);
                     }
-    ck_assert(memcmp(pixels, drawn, (size_t)(height * width)) == 0);
+    ck_assert(memcmp(pixels, drawn, size) == 0);
     free(drawn);
     free(pixels);
 }
@@ -430,11 +545,12 @@ static const uint8_t *noise(void)
 
 TEST(pictures_are_read_back)
 {
-    check_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
-    check_grid((ImageGrid){ 1, 1, 28, 28, noise(), .scale = 1, .margin = 3, .background = 255 });
-    check_grid((ImageGrid){ 3, 4, 28, 28, noise(), .scale = 2, .margin = 2, .background = 128 });
-    check_grid((ImageGrid){ 2, 5, 3, 7, noise(), .scale = 3 });
-    check_grid((ImageGrid){ 5, 1, 2, 1, noise(), .scale = 1, .margin = 10, .background = 9 });
+    check_grid((ImageGrid){ 1, 1, 1, 1, 1, noise(), .scale = 1 });
+    check_grid((ImageGrid){ 1, 1, 28, 28, 1, noise(), .scale = 1, .margin = 3, .background = 255 });
+    check_grid((ImageGrid){ 3, 4, 28, 28, 1, noise(), .scale = 2, .margin = 2, .background = 128 });
+    check_grid((ImageGrid){ 2, 5, 3, 7, 1, noise(), .scale = 3 });
+    check_grid((ImageGrid){ 2, 5, 3, 7, 3, noise(), .scale = 2, .margin = 3, .background = 255 });
+    check_grid((ImageGrid){ 5, 1, 2, 1, 1, noise(), .scale = 1, .margin = 10, .background = 9 });
     ck_assert_int_eq(files_in_folder(false), 1);
 }
 
@@ -442,7 +558,7 @@ TEST(pictures_are_read_back)
 TEST(pictures_may_be_read_by_others)
 {
     mode_t old = umask(022);
-    write_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
+    write_grid((ImageGrid){ 1, 1, 1, 1, 1, noise(), .scale = 1 });
     struct stat status;
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_int_eq(status.st_mode & 0777, 0644);
@@ -466,7 +582,7 @@ TEST(file_systems_that_refuse_permissions_are_no_error)
     static const int refused[] = { EPERM, ENOSYS, EOPNOTSUPP };
     for (int i = 0; i < 3; i++) {
         fchmod_error = refused[i];
-        check_grid((ImageGrid){ 1, i + 1, 3, 4, noise(), .scale = 1 });
+        check_grid((ImageGrid){ 1, i + 1, 3, 4, 1, noise(), .scale = 1 });
         ck_assert_int_eq(refusals, i + 1);
     }
     ck_assert_int_eq(files_in_folder(false), 1);
@@ -477,7 +593,7 @@ TEST(a_picture_replaces_an_older_one)
 {
     ck_assert_int_eq(chdir(folder), 0);
     strcpy(path, "picture.png");
-    check_grid((ImageGrid){ 1, 2, 3, 4, noise(), .scale = 1 });
+    check_grid((ImageGrid){ 1, 2, 3, 4, 1, noise(), .scale = 1 });
     ck_assert_int_eq(chdir("/"), 0);
 }
 
@@ -491,7 +607,7 @@ static void assert_picture_refused(ImageGrid grid, const char *expected)
 TEST(pictures_that_cannot_be_written)
 {
     snprintf(path, sizeof path, "%s/none/picture.png", folder);
-    ImageGrid small = { 1, 1, 2, 2, noise(), .scale = 1 };
+    ImageGrid small = { 1, 1, 2, 2, 1, noise(), .scale = 1 };
     assert_picture_refused(
         small, text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
     snprintf(path, sizeof path, "%s", folder);
@@ -502,7 +618,7 @@ TEST(pictures_that_cannot_be_written)
 /* A full disk: the process may write at most 4096 bytes per file. */
 TEST(failing_write_leaves_the_old_picture)
 {
-    check_grid((ImageGrid){ 1, 1, 2, 2, noise(), .scale = 1 });
+    check_grid((ImageGrid){ 1, 1, 2, 2, 1, noise(), .scale = 1 });
     size_t before, after;
     uint8_t *old_bytes = read_plain(path, &before);
     struct rlimit old, limit;
@@ -510,7 +626,7 @@ TEST(failing_write_leaves_the_old_picture)
     limit = (struct rlimit){ .rlim_cur = 4096, .rlim_max = old.rlim_max };
     signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    assert_picture_refused((ImageGrid){ 1, 1, 100, 100, noise(), .scale = 1 },
+    assert_picture_refused((ImageGrid){ 1, 1, 100, 100, 1, noise(), .scale = 1 },
                            text("cannot write: %s", strerror(EFBIG)).text);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
     uint8_t *new_bytes = read_plain(path, &after);
@@ -524,20 +640,22 @@ TEST(failing_write_leaves_the_old_picture)
 TEST(invalid_grids_are_refused)
 {
 #define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels per side"
-    assert_picture_refused((ImageGrid){ 0, 1, 2, 3, noise(), .scale = 1 },
+    assert_picture_refused((ImageGrid){ 0, 1, 2, 3, 1, noise(), .scale = 1 },
                            NO_PICTURE("0 x 1 images of 2 x 3, scaled by 1, with margins of 0"));
-    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, noise(), .scale = 0 },
+    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, 2, noise(), .scale = 1 },
+                           "channels is 2: expected 1 or 3");
+    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, 1, noise(), .scale = 0 },
                            NO_PICTURE("1 x 1 images of 2 x 3, scaled by 0, with margins of 0"));
-    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, noise(), .scale = 1, .margin = -1 },
+    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, 1, noise(), .scale = 1, .margin = -1 },
                            NO_PICTURE("1 x 1 images of 2 x 3, scaled by 1, with margins of -1"));
     assert_picture_refused(
-        (ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1000001 },
+        (ImageGrid){ 1, 1, 1, 1, 1, noise(), .scale = 1000001 },
         NO_PICTURE("1 x 1 images of 1 x 1, scaled by 1000001, with margins of 0"));
     assert_picture_refused(
-        (ImageGrid){ 1, 100, 1, 100, noise(), .scale = 101 },
+        (ImageGrid){ 1, 100, 1, 100, 1, noise(), .scale = 101 },
         NO_PICTURE("1 x 100 images of 1 x 100, scaled by 101, with margins of 0"));
     assert_picture_refused(
-        (ImageGrid){ INT64_MAX, 1, INT64_MAX, 1, noise(), .scale = INT64_MAX },
+        (ImageGrid){ INT64_MAX, 1, INT64_MAX, 1, 1, noise(), .scale = INT64_MAX },
         NO_PICTURE("9223372036854775807 x 1 images of 9223372036854775807 x 1, scaled by "
                    "9223372036854775807, with margins of 0"));
 }

@@ -71,18 +71,18 @@ for ((i = 0; i < count; i++)); do
 done
 echo "allocations: $count of $total failed, $foreign of them in oneDNN or a runtime"
 
-# zlib and libpng: every allocation of theirs in a run of mnist that reads compressed images and
+# zlib and libpng: every allocation of theirs in a run of images that reads compressed images and
 # draws a picture.
-images() { printf '\0\0\10\3\0\0\0\10\0\0\0\6\0\0\0\5' && head -c 240 /dev/zero; }
-for part in train t10k; do images | gzip >"$directory/$part-images-idx3-ubyte.gz"; done
-mnist="$build/programs/mnist" picture="$directory/picture.png" pictured=0
-$mnist train --data "$directory" --rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 \
-    --batch 4 --steps 1 --quiet --save "$directory/mnist.safetensors" >"$directory/log" 2>&1 || fail "mnist train"
-draw="$mnist sample --load $directory/mnist.safetensors --data $directory --count 1 --threads 1 --plot $picture"
+zeros() { printf '\0\0\10\3\0\0\0\10\0\0\0\6\0\0\0\5' && head -c 240 /dev/zero; }
+for part in train t10k; do zeros | gzip >"$directory/$part-images-idx3-ubyte.gz"; done
+images="$build/programs/images" picture="$directory/picture.png" pictured=0
+$images train --data "$directory" --rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 \
+    --batch 4 --steps 1 --quiet --save "$directory/model.safetensors" >"$directory/log" 2>&1 || fail "images train"
+draw="$images sample --load $directory/model.safetensors --data $directory --count 1 --threads 1 --plot $picture"
 export FAULT=malloc FAULT_COUNT=$directory/count
 for FAULT_LIBRARY in libz.so libpng; do
     export FAULT_LIBRARY
-    LD_PRELOAD=$shim $draw >"$directory/log" 2>&1 || fail "mnist sample"
+    LD_PRELOAD=$shim $draw >"$directory/log" 2>&1 || fail "images sample"
     total=$(cat "$directory/count")
     for ((n = 1; n <= total; n++)); do
         status=0
@@ -96,7 +96,7 @@ for FAULT_LIBRARY in libz.so libpng; do
     pictured=$((pictured + total))
 done
 unset FAULT FAULT_COUNT FAULT_LIBRARY
-[ $pictured -ge 10 ] || fail "mnist: zlib and libpng allocated $pictured times only"
+[ $pictured -ge 10 ] || fail "images: zlib and libpng allocated $pictured times only"
 echo "allocations of zlib and libpng: all $pictured failed"
 
 # Address space: limits in steps of 2 MB, from one that the program's start needs to one that suffices.

@@ -8,7 +8,7 @@
  *     idx         images and labels of mnist, gzipped or not
  *     options     copy_task's command line, one argument per line */
 #include "examples/copy_task/options.h"
-#include "examples/mnist/idx.h"
+#include "examples/images/idx.h"
 
 #include <fcntl.h>
 #include <getopt.h>

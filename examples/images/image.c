@@ -1,4 +1,4 @@
-#include "examples/mnist/image.h"
+#include "examples/images/image.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,15 +53,17 @@ static bool locate(int64_t index, int64_t pixels, ImageGrid grid, int64_t *image
 static void fill_line(const Writer *writer, int64_t y)
 {
     ImageGrid grid = writer->grid;
-    memset(writer->line, grid.background, (size_t)writer->width);
+    memset(writer->line, grid.background, (size_t)(writer->width * grid.channels));
     int64_t row, column, line, pixel;
     if (!locate(y, grid.height, grid, &row, &line))
         return;
     for (int64_t x = 0; x < writer->width; x++) {
-        if (locate(x, grid.width, grid, &column, &pixel))
-            writer->line[x] =
-                grid.pixels[((row * grid.columns + column) * grid.height + line) * grid.width +
-                            pixel];
+        if (!locate(x, grid.width, grid, &column, &pixel))
+            continue;
+        const int64_t image = row * grid.columns + column;
+        const int64_t at = (image * grid.height + line) * grid.width + pixel;
+        for (int64_t c = 0; c < grid.channels; c++)
+            writer->line[x * grid.channels + c] = grid.pixels[at * grid.channels + c];
     }
 }
 
@@ -104,8 +106,8 @@ static bool write_picture(Writer *writer)
         return false;
     png_set_write_fn(writer->png, writer, write_bytes, flush_bytes);
     png_set_IHDR(writer->png, writer->info, (png_uint_32)writer->width, (png_uint_32)writer->height,
-                 8, PNG_COLOR_TYPE_GRAY, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
-                 PNG_FILTER_TYPE_DEFAULT);
+                 8, writer->grid.channels == 1 ? PNG_COLOR_TYPE_GRAY : PNG_COLOR_TYPE_RGB,
+                 PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
     png_write_info(writer->png, writer->info);
     for (int64_t y = 0; y < writer->height; y++) {
         fill_line(writer, y);
@@ -177,6 +179,9 @@ bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
                               path, (long long)grid.rows, (long long)grid.columns,
                               (long long)grid.height, (long long)grid.width, (long long)grid.scale,
                               (long long)grid.margin, LONGEST_SIDE);
+    if (grid.channels != 1 && grid.channels != 3)
+        return sentence_write(sentence, "%s: channels is %lld: expected 1 or 3", path,
+                              (long long)grid.channels);
     struct stat status;
     if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
         return sentence_write(sentence, "%s: it exists and is not a regular file", path);
@@ -184,7 +189,7 @@ bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
         .path = path, .grid = grid, .sentence = sentence, .height = height, .width = width
     };
     writer.temporary = malloc(strlen(path) + 16);
-    writer.line = malloc((size_t)width);
+    writer.line = malloc((size_t)(width * grid.channels));
     bool ok = writer.temporary != NULL && writer.line != NULL
                   ? write_file(&writer)
                   : sentence_write(sentence, "%s: memory is exhausted", path);

@@ -1,6 +1,6 @@
 /* Reader of IDX files, gzipped or not, as of the MNIST database of handwritten digits. */
-#ifndef TAPEGRAD_MNIST_IDX_H
-#define TAPEGRAD_MNIST_IDX_H
+#ifndef TAPEGRAD_IMAGES_IDX_H
+#define TAPEGRAD_IMAGES_IDX_H
 
 #include "examples/shared/sentence.h"
 

@@ -4,50 +4,14 @@
  *   4 bytes      the size of an axis, for every axis
  *   the rest     the elements, row-major
  *
- * Numbers are big-endian. zlib's gzread reads plain and gzipped files; of the latter it verifies
- * lengths and checksums. */
-#include "examples/mnist/idx.h"
+ * Numbers are big-endian. */
+#include "examples/images/idx.h"
+#include "examples/images/reader.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <zlib.h>
 
-/* A header that promises more data than this is damaged. */
-#define LARGEST_DATA ((int64_t)1 << 32)
 enum { FIRST_CAPACITY = 1 << 20 };
-
-typedef struct Reader {
-    const char *path;
-    gzFile file;
-    Sentence *sentence;
-} Reader;
-
-/* Reads count bytes, or fewer at the end of the file; returns the number, or -1 on a read error or
- * a failed gzip check. */
-static int64_t read_bytes(const Reader *reader, uint8_t *to, int64_t count)
-{
-    int64_t done = 0;
-    for (int got = 1; done < count && got > 0; done += got > 0 ? got : 0) {
-        int64_t piece = count - done < FIRST_CAPACITY ? count - done : FIRST_CAPACITY;
-        got = gzread(reader->file, to + done, (unsigned)piece);
-    }
-    int code;
-    const char *reason = gzerror(reader->file, &code);
-    if (done == count || code == Z_OK)
-        return done;
-    size_t length = strlen(reader->path); /* some zlib messages start with the path */
-    if (strncmp(reason, reader->path, length) == 0 && reason[length] == ':')
-        reason += length + 2;
-    if (code == Z_ERRNO)
-        sentence_write(reader->sentence, "%s: cannot be read: %s", reader->path, reason);
-    else
-        sentence_write(reader->sentence,
-                       "%s: expected gzipped data without damage, but zlib says: %s", reader->path,
-                       reason);
-    return -1;
-}
 
 static uint32_t big_endian(const uint8_t *bytes)
 {
@@ -63,7 +27,7 @@ static bool ends_in_header(const Reader *reader, IdxKind kind, int64_t bytes)
 static bool read_magic(const Reader *reader, IdxKind kind)
 {
     uint8_t bytes[4];
-    int64_t got = read_bytes(reader, bytes, 4);
+    int64_t got = reader_bytes(reader, bytes, 4);
     if (got < 0)
         return false;
     const char *what = kind == IDX_IMAGES ? "images" : "labels";
@@ -84,7 +48,7 @@ static bool read_magic(const Reader *reader, IdxKind kind)
 static int64_t read_sizes(const Reader *reader, IdxKind kind, int64_t size[3])
 {
     uint8_t bytes[12];
-    int64_t got = read_bytes(reader, bytes, 4 * (int)kind), total = 1;
+    int64_t got = reader_bytes(reader, bytes, 4 * (int)kind), total = 1;
     if (got < 0)
         return -1;
     if (got < 4 * (int)kind) {
@@ -119,7 +83,7 @@ static uint8_t *read_data(const Reader *reader, int64_t total)
             sentence_write(reader->sentence, "%s: memory is exhausted at %lld bytes", reader->path,
                            (long long)next);
         else
-            got = read_bytes(reader, (data = larger) + capacity, next - capacity);
+            got = reader_bytes(reader, (data = larger) + capacity, next - capacity);
         if (got == next - capacity)
             continue;
         if (got >= 0)
@@ -136,7 +100,7 @@ static uint8_t *read_data(const Reader *reader, int64_t total)
 static bool read_end(const Reader *reader, int64_t total)
 {
     uint8_t byte;
-    int64_t got = read_bytes(reader, &byte, 1);
+    int64_t got = reader_bytes(reader, &byte, 1);
     if (got > 0)
         sentence_write(reader->sentence,
                        "%s: continues after its data; expected %lld bytes of data by its header",
@@ -161,17 +125,11 @@ static bool read_all(const Reader *reader, IdxKind kind, Idx *idx)
 
 bool idx_read(const char *path, IdxKind kind, Idx *idx, Sentence *sentence)
 {
-    struct stat status;
-    if (stat(path, &status) != 0)
-        return sentence_write(sentence, "%s: cannot be read: %s", path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return sentence_write(sentence, "%s: %s; expected an IDX file", path,
-                              S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file");
-    gzFile file = gzopen(path, "rb");
-    if (file == NULL)
-        return sentence_write(sentence, "%s: cannot be read: %s", path, strerror(errno));
-    bool ok = read_all(&(Reader){ path, file, sentence }, kind, idx);
-    gzclose_r(file);
+    Reader reader;
+    if (!reader_open(&reader, path, "an IDX file", sentence))
+        return false;
+    bool ok = read_all(&reader, kind, idx);
+    reader_close(&reader);
     return ok;
 }
 
@@ -183,13 +141,6 @@ void idx_free(Idx *idx)
 
 /* ---------------------------------------------------------------------------------------- MNIST */
 
-/* Whether the path exists; idx_read reports if it is no regular file. */
-static bool exists(const char *path)
-{
-    struct stat status;
-    return stat(path, &status) == 0 || errno != ENOENT;
-}
-
 bool idx_read_mnist(const char *directory, MnistPart part, IdxKind kind, Idx *idx,
                     Sentence *sentence)
 {
@@ -200,9 +151,7 @@ bool idx_read_mnist(const char *directory, MnistPart part, IdxKind kind, Idx *id
     if (path == NULL)
         return sentence_write(sentence, "%s: memory is exhausted", directory);
     snprintf(path, size, "%s/%s-%s", directory, prefix, suffix);
-    if (!exists(path))
-        strcat(path, ".gz");
-    bool ok = exists(path)
+    bool ok = reader_finds(path)
                   ? idx_read(path, kind, idx, sentence)
                   : sentence_write(
                         sentence,

@@ -1,6 +1,6 @@
-/* Writer of PNG pictures: a grid of small grey images. */
-#ifndef TAPEGRAD_MNIST_IMAGE_H
-#define TAPEGRAD_MNIST_IMAGE_H
+/* Writer of PNG pictures: a grid of small images, grey or in colour. */
+#ifndef TAPEGRAD_IMAGES_IMAGE_H
+#define TAPEGRAD_IMAGES_IMAGE_H
 
 #include "examples/shared/sentence.h"
 
@@ -9,13 +9,14 @@
 typedef struct ImageGrid {
     int64_t rows, columns; /* of the grid, in images */
     int64_t height, width; /* of an image */
-    const uint8_t *pixels; /* [rows, columns, height, width], 0 black to 255 white */
+    int64_t channels;      /* 1: grey, 0 black to 255 white; 3: red, green, blue */
+    const uint8_t *pixels; /* [rows, columns, height, width, channels] */
     int64_t scale;         /* a pixel becomes a square of scale x scale; 1 or more */
     int64_t margin;        /* around and between the images, in pixels of the picture; 0 or more */
     uint8_t background;    /* grey of the margins */
 } ImageGrid;
 
-/* Writes the picture, 8 bits of grey per pixel, atomically: to a temporary file in the same
+/* Writes the picture, 8 bits per channel, atomically: to a temporary file in the same
  * directory, which is flushed and renamed, so path holds the old file or the whole picture. On
  * error: returns false, and the sentence has the reason. */
 bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence);

@@ -1,5 +1,5 @@
-#include "examples/mnist/data.h"
-#include "examples/mnist/model.h"
+#include "examples/images/data.h"
+#include "examples/images/model.h"
 #include "examples/shared/program.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 /* Bits per dimension of the first `count` test images, in batches of at most `at_once`. */
-static double bits_per_dimension(const MnistOptions *options, const Model *model, Device *device,
-                                 const Idx *test, int64_t count)
+static double bits_per_dimension(const ImagesOptions *options, const Model *model, Device *device,
+                                 const Images *test, int64_t count)
 {
     double nats = 0;
     for (int64_t first = 0; first < count; first += options->at_once) {
@@ -30,25 +30,25 @@ static double bits_per_dimension(const MnistOptions *options, const Model *model
     return nats / log(2) / (double)(count * model->pixels);
 }
 
-int mnist_evaluate(int argc, char **argv)
+int images_evaluate(int argc, char **argv)
 {
-    MnistOptions options;
-    options_parse(&mnist_evaluate_command, argc, argv, &options);
+    ImagesOptions options;
+    options_parse(&images_evaluate_command, argc, argv, &options);
     if (!options.common.load)
-        fail(BAD_USE, "evaluate: expected --load FILE, a checkpoint of mnist train");
-    mnist_check_data(&options);
+        fail(BAD_USE, "evaluate: expected --load FILE, a checkpoint of images train");
+    images_check_data(&options);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);
     if (!params_load(params, options.common.load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
-    Idx test = mnist_images(&options, MNIST_TEST);
+    Images test = images_read(&options, false);
     const int64_t count = at_most(test.count, options.test_images);
     const double start = now();
     const double bits = bits_per_dimension(&options, &model, device, &test, count);
     printf("evaluation test_bits=%.6g test_images=%lld seconds=%.2f\n", bits, (long long)count,
            now() - start);
-    idx_free(&test);
+    images_free(&test);
     params_free(params);
     return EXIT_SUCCESS;
 }

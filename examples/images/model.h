@@ -1,17 +1,17 @@
 /* The image model: predicts each pixel, row by row, from the previous ones. */
-#ifndef TAPEGRAD_MNIST_MODEL_H
-#define TAPEGRAD_MNIST_MODEL_H
+#ifndef TAPEGRAD_IMAGES_MODEL_H
+#define TAPEGRAD_IMAGES_MODEL_H
 
-#include "examples/mnist/options.h"
+#include "examples/images/options.h"
 
 typedef struct Model {
-    int64_t pixels;                 /* of an image */
+    int64_t pixels;                 /* bytes of an image */
     Embedding embedding, positions; /* [SYMBOLS, width], [pixels, width] */
     Transformer transformer;
     Linear head; /* [width] to [3 logistics]: parameters of op_discretized_logistic_mixture */
 } Model;
 
-Model model_new(Params *params, const MnistOptions *options);
+Model model_new(Params *params, const ImagesOptions *options);
 
 /* Of the first n positions, tokens [B, n]: the transformer's output, [B, n, width]; and the head's,
  * the parameters of each pixel's mixture, [B, n, 3 logistics]. */

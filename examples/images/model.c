@@ -1,23 +1,26 @@
-#include "examples/mnist/model.h"
-#include "examples/mnist/data.h"
+#include "examples/images/model.h"
+#include "examples/images/data.h"
 #include "examples/shared/program.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Position embeddings are learned, but initialised with sines and cosines of the row (first half)
- * and the column (second half), with wavelengths from 2 pi pixels up. Neighbouring pixels then
- * start with similar embeddings, so the model need not learn the grid's geometry. */
-static void set_positions(Embedding *positions, int64_t columns)
+/* Position embeddings are learned, but initialised with sines and cosines of the row, the column and,
+ * in colour images, the channel, in equal parts, with wavelengths from 2 pi pixels up. Neighbouring
+ * pixels then start with similar embeddings, so the model need not learn the grid's geometry. */
+static void set_positions(Embedding *positions, int64_t columns, int64_t channels)
 {
     int64_t pixels = positions->weight->shape.size[0], width = positions->weight->shape.size[1];
-    int64_t half = (width + 1) / 2;
+    int64_t parts = channels > 1 ? 3 : 2, part = (width + parts - 1) / parts;
     Real *start = allocate(pixels * width, sizeof(Real));
     for (int64_t p = 0; p < pixels; p++) {
+        const int64_t place = p / channels;
+        const int64_t coordinates[] = { place / columns, place % columns, p % channels };
         for (int64_t c = 0; c < width; c++) {
-            int64_t coordinate = c < half ? p / columns : p % columns, i = c % half;
-            double angle = (double)coordinate * pow(30, -(double)(i / 2 * 2) / (double)half);
+            int64_t i = c % part;
+            double angle =
+                (double)coordinates[c / part] * pow(30, -(double)(i / 2 * 2) / (double)part);
             start[p * width + c] = (Real)(i % 2 ? cos(angle) : sin(angle));
         }
     }
@@ -25,10 +28,10 @@ static void set_positions(Embedding *positions, int64_t columns)
     free(start);
 }
 
-Model model_new(Params *params, const MnistOptions *options)
+Model model_new(Params *params, const ImagesOptions *options)
 {
     int64_t width = options->common.heads * options->common.head_dim,
-            pixels = options->rows * options->columns;
+            pixels = images_pixels(options);
     bool softmax = !strcmp(options->common.attention, "softmax");
     TransformerConfig config = {
         .layers = options->common.layers,
@@ -47,7 +50,7 @@ Model model_new(Params *params, const MnistOptions *options)
         .transformer = nn_transformer(params, "transformer", config),
         .head = nn_linear(params, "head", width, 3 * options->logistics),
     };
-    set_positions(&model.positions, options->columns);
+    set_positions(&model.positions, options->columns, images_channels(options));
     return model;
 }
 

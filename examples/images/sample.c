@@ -1,6 +1,6 @@
-#include "examples/mnist/image.h"
-#include "examples/mnist/data.h"
-#include "examples/mnist/model.h"
+#include "examples/images/image.h"
+#include "examples/images/data.h"
+#include "examples/images/model.h"
 #include "examples/shared/program.h"
 
 #include <stdio.h>
@@ -22,17 +22,18 @@ static int64_t rows_of(int64_t count, int64_t kinds)
     return kinds * ((count + ACROSS - 1) / ACROSS);
 }
 
-static Picture picture_new(const MnistOptions *options, int64_t kinds)
+static Picture picture_new(const ImagesOptions *options, int64_t kinds)
 {
     int64_t rows = rows_of(options->count, kinds);
     int64_t columns = options->count < ACROSS ? options->count : ACROSS;
-    int64_t size = rows * columns * options->rows * options->columns;
+    int64_t size = rows * columns * images_pixels(options);
     Picture picture = { .pixels = allocate(size, 1) };
     memset(picture.pixels, WHITE, (size_t)size);
     picture.grid = (ImageGrid){ .rows = rows,
                                 .columns = columns,
                                 .height = options->rows,
                                 .width = options->columns,
+                                .channels = images_channels(options),
                                 .pixels = picture.pixels,
                                 .scale = 3,
                                 .margin = 6,
@@ -46,7 +47,7 @@ static void picture_add(Picture *picture, const int32_t *images, int64_t count, 
                         int64_t down, int64_t shown)
 {
     const ImageGrid *grid = &picture->grid;
-    int64_t pixels = grid->height * grid->width;
+    int64_t pixels = grid->height * grid->width * grid->channels;
     for (int64_t i = 0; i < count; i++) {
         int64_t row = picture->row + down + i / ACROSS * step;
         uint8_t *image = picture->pixels + (row * grid->columns + i % ACROSS) * pixels;
@@ -60,7 +61,7 @@ typedef struct Batches {
     int64_t number, size;
 } Batches;
 
-static Batches batches_of(const MnistOptions *options)
+static Batches batches_of(const ImagesOptions *options)
 {
     const int64_t number = (options->count + options->at_once - 1) / options->at_once;
     return (Batches){ number, (options->count + number - 1) / number };
@@ -84,24 +85,24 @@ static void draw_images(Generator *generator, int32_t *images, Batches batches, 
 }
 
 /* Copies the first test images to images [count, pixels]. */
-static void read_test_images(int32_t *images, const MnistOptions *options)
+static void read_test_images(int32_t *images, const ImagesOptions *options)
 {
-    Idx test = mnist_images(options, MNIST_TEST);
-    int64_t size = options->count * options->rows * options->columns;
+    Images test = images_read(options, false);
+    int64_t size = options->count * images_pixels(options);
     if (options->count > test.count)
         fail(BAD_USE, "--count %lld: expected at most the %lld test images",
              (long long)options->count, (long long)test.count);
     for (int64_t i = 0; i < size; i++)
         images[i] = test.bytes[i];
-    idx_free(&test);
+    images_free(&test);
 }
 
 /* As Figure 3 of the paper: unconditional images; below, in groups of three rows, the upper halves
  * of test images, their completions by the model, and the originals. */
-static Picture draw_picture(const MnistOptions *options, Generator *generator)
+static Picture draw_picture(const ImagesOptions *options, Generator *generator)
 {
-    int64_t count = options->count, pixels = options->rows * options->columns;
-    int64_t given = options->rows / 2 * options->columns;
+    int64_t count = options->count, pixels = images_pixels(options);
+    int64_t given = options->rows / 2 * options->columns * images_channels(options);
     Picture picture = picture_new(options, options->data ? 4 : 1);
     const Batches batches = batches_of(options);
     int32_t *images = allocate(batches.number * batches.size * pixels, sizeof *images);
@@ -119,12 +120,12 @@ static Picture draw_picture(const MnistOptions *options, Generator *generator)
     return picture;
 }
 
-int mnist_sample(int argc, char **argv)
+int images_sample(int argc, char **argv)
 {
-    MnistOptions options;
-    options_parse(&mnist_sample_command, argc, argv, &options);
+    ImagesOptions options;
+    options_parse(&images_sample_command, argc, argv, &options);
     if (!options.common.load || !options.common.plot)
-        fail(BAD_USE, "sample: expected --load FILE, a checkpoint of mnist train, and --plot "
+        fail(BAD_USE, "sample: expected --load FILE, a checkpoint of images train, and --plot "
                       "FILE, the picture");
     option_check_file("plot", options.common.plot);
     Device *device = training_device(&options.common);

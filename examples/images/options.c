@@ -1,25 +1,38 @@
-#include "examples/mnist/options.h"
+#include "examples/images/options.h"
+#include "examples/images/cifar10.h"
 #include "examples/shared/program.h"
 
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .form = "best", .logistics = 10, .rows = 28, .columns = 28, .test_images = 10000, .count = 10, \
-    .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
+    .form = "best", .logistics = 10, .test_images = 10000, .count = 10, .at_once = 100, .draw = 1, \
+    .temperature = 1, .method = "all", .together = 32
+
+#define MNIST EVERYWHERE, .data_set = "mnist", .rows = 28, .columns = 28
+#define CIFAR10 EVERYWHERE, .data_set = "cifar10", .rows = 32, .columns = 32
 
 /* clang-format off */
-static const MnistOptions presets[] = {
+static const ImagesOptions presets[] = {
     { { TRAINING_DEFAULTS, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
-      EVERYWHERE, .schedule = "cosine", .epochs = 1.2, .evaluate_every = 500,
+      MNIST, .schedule = "cosine", .epochs = 1.2, .evaluate_every = 500,
       .evaluate_images = 200 },
     { { TRAINING_DEFAULTS, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 10, .learning_rate = 1e-4 },
-      EVERYWHERE, .schedule = "constant", .epochs = 250, .evaluate_every = 6000,
+      MNIST, .schedule = "constant", .epochs = 250, .evaluate_every = 6000,
       .evaluate_images = 10000 },
+    { { TRAINING_DEFAULTS, .preset = "cifar10-small", .layers = 3, .heads = 4, .head_dim = 32,
+        .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
+      CIFAR10, .schedule = "cosine", .epochs = 1, .evaluate_every = 250, .evaluate_images = 50 },
+    { { TRAINING_DEFAULTS, .preset = "cifar10-paper", .layers = 16, .heads = 8, .head_dim = 32,
+        .feed_forward = 1024, .batch = 4, .learning_rate = 1e-4 },
+      CIFAR10, .schedule = "constant", .epochs = 50, .evaluate_every = 5000,
+      .evaluate_images = 1000 },
 };
 /* clang-format on */
-static const char *const preset_names[] = { "small", "paper", NULL };
+static const char *const preset_names[] = { "small", "paper", "cifar10-small", "cifar10-paper",
+                                            NULL };
+static const char *const data_sets[] = { "mnist", "cifar10", NULL };
 
 static const char *const attentions[] = { "linear", "softmax", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
@@ -37,7 +50,7 @@ const char *const form_names[] = {
     [FORM_QUADRATIC] = "quadratic", NULL,
 };
 
-#define AT(field) offsetof(MnistOptions, field)
+#define AT(field) offsetof(ImagesOptions, field)
 /* clang-format off */
 static const Option preset[] = {
     { "preset", CHOICE, OF_MODEL, AT(common.preset), 0, 0, preset_names,
@@ -47,6 +60,7 @@ static const Option attention[] = {
     { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions, "causal" },
 };
 static const Option of_the_model[] = {
+    { "data-set", CHOICE, OF_MODEL, AT(data_set), 0, 0, data_sets, "the format of --data" },
     { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL,
       "distributions in the mixture of a pixel" },
     { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, NULL, "of an image" },
@@ -72,7 +86,7 @@ static const Option of_training[] = {
 };
 static const Option data[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
-      "the directory of the MNIST database of handwritten digits" },
+      "the directory of the MNIST database, or of CIFAR-10's binary files" },
 };
 static const Option of_drawing[] = {
     { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
@@ -80,7 +94,7 @@ static const Option of_drawing[] = {
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
-    { "load", CHECKPOINT, OF_RUN, AT(common.load), 0, 0, NULL, "a checkpoint of mnist train" },
+    { "load", CHECKPOINT, OF_RUN, AT(common.load), 0, 0, NULL, "a checkpoint of images train" },
 };
 static const Option of_sampling[] = {
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "the picture" },
@@ -104,47 +118,47 @@ static const Option of_the_benchmark[] = {
 };
 /* clang-format on */
 
-const Command mnist_train_command = {
-    .program = "mnist",
-    .about = "usage: mnist train --data DIR [OPTION]...\n\n"
+const Command images_train_command = {
+    .program = "images",
+    .about = "usage: images train --data DIR [OPTION]...\n\n"
              "Trains a transformer to predict every pixel of an image from the previous pixels\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(model_rows),
                 OPTION_TABLE(of_the_model), OPTION_TABLE(of_training), OPTION_TABLE(training_rows),
                 OPTION_TABLE(data), OPTION_TABLE(device_rows), OPTION_TABLE(run_rows) },
     .presets = presets,
-    .size = sizeof(MnistOptions),
+    .size = sizeof(ImagesOptions),
     .preset_names = preset_names,
 };
 
-const Command mnist_sample_command = {
-    .program = "mnist",
-    .about = "usage: mnist sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
+const Command images_sample_command = {
+    .program = "images",
+    .about = "usage: images sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
              "Draws images pixel by pixel: unconditionally and, with --data, completing the\n"
              "upper halves of test images.",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_sampling), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
-    .trainer = &mnist_train_command,
+    .trainer = &images_train_command,
     .presets = presets,
-    .size = sizeof(MnistOptions),
+    .size = sizeof(ImagesOptions),
 };
 
-const Command mnist_evaluate_command = {
-    .program = "mnist",
-    .about = "usage: mnist evaluate --load FILE --data DIR [OPTION]...\n\n"
+const Command images_evaluate_command = {
+    .program = "images",
+    .about = "usage: images evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per dimension of test images by decode steps, as they are drawn,\n"
-             "which measures the loss by bf16 or 8-bit weights. (mnist train --load FILE\n"
+             "which measures the loss by bf16 or 8-bit weights. (images train --load FILE\n"
              "--evaluate uses the parallel form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
-    .trainer = &mnist_train_command,
+    .trainer = &images_train_command,
     .presets = presets,
-    .size = sizeof(MnistOptions),
+    .size = sizeof(ImagesOptions),
 };
 
-const Command mnist_benchmark_command = {
-    .program = "mnist",
-    .about = "usage: mnist benchmark [OPTION]...\n\n"
+const Command images_benchmark_command = {
+    .program = "images",
+    .about = "usage: images benchmark [OPTION]...\n\n"
              "Measures the speed of image generation with random weights: by linear attention\n"
              "as a recurrent network, by softmax attention with a KV cache (stateful), and by\n"
              "softmax attention that recomputes all previous pixels for each new one (as\n"
@@ -152,25 +166,44 @@ const Command mnist_benchmark_command = {
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(model_rows), OPTION_TABLE(of_the_model),
                 OPTION_TABLE(of_the_benchmark), OPTION_TABLE(of_drawing),
                 OPTION_TABLE(device_rows) },
-    .trainer = &mnist_train_command,
+    .trainer = &images_train_command,
     .presets = presets,
-    .size = sizeof(MnistOptions),
+    .size = sizeof(ImagesOptions),
     .standard = 1,
     .preset_names = preset_names,
 };
 
-void mnist_check_attention(const MnistOptions *options, const Given *given)
+void images_check_attention(const ImagesOptions *options, const Given *given)
 {
     static const char *const of_linear[] = { "features", "form", NULL };
     if (!strcmp(options->common.attention, "softmax"))
         options_refuse(given, of_linear, "--attention softmax, which has none");
 }
 
-void mnist_check_data(const MnistOptions *options)
+int64_t images_channels(const ImagesOptions *options)
 {
-    if (!options->data)
-        fail(BAD_USE,
-             "expected --data DIR, the directory of the MNIST database of handwritten digits "
-             "(LeCun, Cortes and Burges): train-images-idx3-ubyte and "
-             "t10k-images-idx3-ubyte, with or without .gz");
+    return strcmp(options->data_set, "cifar10") ? 1 : CIFAR10_CHANNELS;
+}
+
+int64_t images_pixels(const ImagesOptions *options)
+{
+    return options->rows * options->columns * images_channels(options);
+}
+
+const char *images_title(const ImagesOptions *options)
+{
+    return images_channels(options) > 1 ? "CIFAR-10" : "MNIST";
+}
+
+void images_check_data(const ImagesOptions *options)
+{
+    if (options->data)
+        return;
+    if (images_channels(options) > 1)
+        fail(BAD_USE, "expected --data DIR, the directory of CIFAR-10's binary files (Krizhevsky "
+                      "2009): data_batch_1.bin to data_batch_5.bin and test_batch.bin, with or "
+                      "without .gz");
+    fail(BAD_USE, "expected --data DIR, the directory of the MNIST database of handwritten digits "
+                  "(LeCun, Cortes and Burges): train-images-idx3-ubyte and "
+                  "t10k-images-idx3-ubyte, with or without .gz");
 }

@@ -1,4 +1,6 @@
-#include "examples/mnist/data.h"
+#include "examples/images/data.h"
+#include "examples/images/cifar10.h"
+#include "examples/images/idx.h"
 #include "examples/shared/program.h"
 
 #include <stdlib.h>
@@ -8,11 +10,32 @@ int64_t at_most(int64_t count, int64_t most)
     return count < most ? count : most;
 }
 
-Idx mnist_images(const MnistOptions *options, MnistPart part)
+static bool read_mnist(const char *directory, bool training, Images *images, Sentence *sentence)
 {
-    Idx images;
+    Idx idx;
+    if (!idx_read_mnist(directory, training ? MNIST_TRAINING : MNIST_TEST, IDX_IMAGES, &idx,
+                        sentence))
+        return false;
+    *images = (Images){ idx.count, idx.rows, idx.columns, 1, idx.bytes };
+    return true;
+}
+
+static bool read_cifar10(const char *directory, bool training, Images *images, Sentence *sentence)
+{
+    Cifar10 all;
+    if (!cifar10_read(directory, training, &all, sentence))
+        return false;
+    free(all.labels);
+    *images = (Images){ all.count, CIFAR10_SIDE, CIFAR10_SIDE, CIFAR10_CHANNELS, all.bytes };
+    return true;
+}
+
+Images images_read(const ImagesOptions *options, bool training)
+{
+    Images images;
     Sentence sentence;
-    if (!idx_read_mnist(options->data, part, IDX_IMAGES, &images, &sentence))
+    const bool colour = images_channels(options) == CIFAR10_CHANNELS;
+    if (!(colour ? read_cifar10 : read_mnist)(options->data, training, &images, &sentence))
         fail(EXIT_FAILURE, "--data %s", sentence.text);
     if (images.rows != options->rows || images.columns != options->columns)
         fail(EXIT_FAILURE,
@@ -20,6 +43,12 @@ Idx mnist_images(const MnistOptions *options, MnistPart part)
              options->data, (long long)images.rows, (long long)images.columns,
              (long long)options->rows, (long long)options->columns);
     return images;
+}
+
+void images_free(Images *images)
+{
+    free(images->bytes);
+    *images = (Images){ 0 };
 }
 
 Batch batch_new(int64_t size, int64_t pixels)
@@ -36,7 +65,7 @@ void batch_free(Batch *batch)
     free(batch->targets);
 }
 
-void batch_set(Batch *batch, int64_t row, const Idx *images, int64_t image)
+void batch_set(Batch *batch, int64_t row, const Images *images, int64_t image)
 {
     const uint8_t *pixels = images->bytes + image * batch->pixels;
     int32_t *tokens = batch->tokens + row * batch->pixels;

@@ -1,5 +1,5 @@
-#include "examples/mnist/data.h"
-#include "examples/mnist/model.h"
+#include "examples/images/data.h"
+#include "examples/images/model.h"
 #include "examples/shared/program.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ enum { METHODS = sizeof methods / sizeof *methods };
 
 /* A method and a batch size. */
 typedef struct Trial {
-    const MnistOptions *options;
+    const ImagesOptions *options;
     const Method *method;
     const Model *model;
     Device *device;
@@ -33,7 +33,7 @@ typedef struct Trial {
 
 static GeneratorConfig config_of(const Trial *trial)
 {
-    const MnistOptions *options = trial->options;
+    const ImagesOptions *options = trial->options;
     return (GeneratorConfig){
         .images = trial->images,
         .precision = (Precision)choice_index(precision_names, options->common.precision),
@@ -141,10 +141,10 @@ static void measure(Trial trial, FILE *csv)
 }
 
 /* Measures a batch and a single image. */
-static void measure_method(const MnistOptions *options, Device *device, const Method *method,
+static void measure_method(const ImagesOptions *options, Device *device, const Method *method,
                            FILE *csv)
 {
-    MnistOptions with_attention = *options;
+    ImagesOptions with_attention = *options;
     with_attention.common.attention = method->attention;
     Params *params = params_new(device, (uint64_t)options->common.seed);
     Model model = model_new(params, &with_attention);
@@ -171,19 +171,20 @@ static FILE *open_csv(const char *path)
     return csv;
 }
 
-int mnist_benchmark(int argc, char **argv)
+int images_benchmark(int argc, char **argv)
 {
-    MnistOptions options;
-    options_parse(&mnist_benchmark_command, argc, argv, &options);
+    ImagesOptions options;
+    options_parse(&images_benchmark_command, argc, argv, &options);
     option_check_file("csv", options.csv);
     FILE *csv = open_csv(options.csv);
     Device *device = training_device(&options.common);
-    printf("%lld layers, %lld heads of %lld, feed-forward %lld, %lld logistics; images of %lld x "
-           "%lld; %s\n\n%-18s %14s   %11s  %11s   %s\n",
-           (long long)options.common.layers, (long long)options.common.heads,
-           (long long)options.common.head_dim, (long long)options.common.feed_forward,
-           (long long)options.logistics, (long long)options.rows, (long long)options.columns,
-           device_name(device), "method", "batch", "seconds", "images/s", "measured");
+    printf("%s: %lld layers, %lld heads of %lld, feed-forward %lld, %lld logistics; images of "
+           "%lld bytes; %s\n\n%-18s %14s   %11s  %11s   %s\n",
+           images_title(&options), (long long)options.common.layers,
+           (long long)options.common.heads, (long long)options.common.head_dim,
+           (long long)options.common.feed_forward, (long long)options.logistics,
+           (long long)images_pixels(&options), device_name(device), "method", "batch", "seconds",
+           "images/s", "measured");
     for (int i = 0; i < METHODS; i++) {
         if (!strcmp(options.method, "all") || !strcmp(options.method, methods[i].name))
             measure_method(&options, device, &methods[i], csv);

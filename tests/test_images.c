@@ -1,4 +1,4 @@
-/* examples/mnist, run as a user runs it, on a data set of small images that the test writes. */
+/* examples/images, run as a user runs it, on a data set of small images that the test writes. */
 #include "tests/programs.h"
 
 #include <png.h>
@@ -14,7 +14,7 @@ enum { ROWS = 6, COLUMNS = 5, PIXELS = ROWS * COLUMNS, TRAINING = 26, TEST = 10 
 #define SIZES                                                                                      \
     "--rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --logistics 3 "      \
     "--threads 2 "
-#define TINY "mnist train --data @ " SIZES "--batch 4 --schedule constant --clip 1 "
+#define TINY "images train --data @ " SIZES "--batch 4 --schedule constant --clip 1 "
 
 /* ----------------------------------------------------------------------------------------- data */
 
@@ -132,7 +132,7 @@ TEST(resumed_run_is_bitwise_equal)
     assert_runs(LONGER "--steps 16 --save @/whole.safetensors --log @/whole.csv");
     const double whole = final_test_bits();
     assert_runs(LONGER "--steps 9 --save @/part.safetensors --save-every 7 --log @/part.csv");
-    assert_runs("mnist train --data @ --resume @/part.safetensors --steps 16 --threads 2 "
+    assert_runs("images train --data @ --resume @/part.safetensors --steps 16 --threads 2 "
                 "--evaluate-every 4 --evaluate-images 6 --log @/part.csv "
                 "--save @/part.safetensors");
     assert_same_files("whole.safetensors", "part.safetensors");
@@ -152,11 +152,11 @@ TEST(an_interrupted_run_can_be_resumed)
         usleep(1000);
     int status = end_by(child, SIGINT), lines = log_lines("interrupted.csv");
     ck_assert_int_eq(status, lines < 401 ? 130 : 0);
-    assert_runs("mnist train --data @ --load @/run.safetensors --evaluate --threads 2");
+    assert_runs("images train --data @ --load @/run.safetensors --evaluate --threads 2");
     char expected[64];
     snprintf(expected, sizeof expected, " test_images=10 steps=%d ", lines - 1);
     assert_says(expected);
-    assert_runs("mnist train --data @ --resume @/run.safetensors --threads 2 "
+    assert_runs("images train --data @ --resume @/run.safetensors --threads 2 "
                 "--log @/interrupted.csv --save @/resumed.safetensors");
     assert_runs(TINY "--schedule cosine --steps 400 --log @/whole.csv --save @/whole.safetensors");
     assert_same_files("resumed.safetensors", "whole.safetensors");
@@ -167,11 +167,11 @@ TEST(evaluates_and_resumes_a_checkpoint)
 {
     assert_runs(LONGER "--steps 5 --save @/part.safetensors");
     const double test_bits = final_test_bits();
-    ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --steps 4"), 2);
+    ck_assert_int_eq(run("images train --data @ --resume @/part.safetensors --steps 4"), 2);
     assert_says("4 steps: expected at least the 5 that ");
-    assert_runs("mnist train --data @ --load @/part.safetensors --evaluate --threads 2");
+    assert_runs("images train --data @ --load @/part.safetensors --evaluate --threads 2");
     ck_assert_double_eq(number_after("evaluation test_bits="), test_bits);
-    assert_runs("mnist train --data @ --resume @/part.safetensors --threads 2 --epochs 1");
+    assert_runs("images train --data @ --resume @/part.safetensors --threads 2 --epochs 1");
     ck_assert_double_eq(number_after(" steps="), 7);
 }
 
@@ -187,25 +187,25 @@ TEST(plot_is_an_svg)
 
 TEST(bad_data_are_reported)
 {
-    ck_assert_int_eq(run("mnist train"), 2);
-    assert_says("mnist: expected --data DIR, the directory of the MNIST database of handwritten "
+    ck_assert_int_eq(run("images train"), 2);
+    assert_says("images: expected --data DIR, the directory of the MNIST database of handwritten "
                 "digits (LeCun, Cortes and Burges): train-images-idx3-ubyte and ");
-    ck_assert_int_eq(run("mnist train --data /nowhere"), 1);
+    ck_assert_int_eq(run("images train --data /nowhere"), 1);
     assert_says(
-        "mnist: --data /nowhere: there is no t10k-images-idx3-ubyte, with or without .gz; ");
-    ck_assert_int_eq(run("mnist train --data @ --rows 5"), 1);
+        "images: --data /nowhere: there is no t10k-images-idx3-ubyte, with or without .gz; ");
+    ck_assert_int_eq(run("images train --data @ --rows 5"), 1);
     assert_says("its images have 6 x 5 pixels, expected the model's 5 x 28\n");
     char folder[128];
     snprintf(folder, sizeof folder, "%s/test-alone", directory);
     ck_assert_int_eq(mkdir(folder, 0700), 0);
     write_images(folder, "t10k-images-idx3-ubyte", 3, ROWS, COLUMNS);
-    ck_assert_int_eq(run("mnist train --data @/test-alone --rows 6 --columns 5"), 1);
+    ck_assert_int_eq(run("images train --data @/test-alone --rows 6 --columns 5"), 1);
     assert_says("there is no train-images-idx3-ubyte, with or without .gz; ");
 }
 
 /* --------------------------------------------------------------------------------------- sample */
 
-/* A picture as mnist_sample draws it, with its scale, margins and background grey. */
+/* A picture as images_sample draws it, with its scale, margins and background grey. */
 typedef struct Picture {
     png_image png;
     uint8_t *bytes;
@@ -258,7 +258,7 @@ TEST(completes_images)
         assert_runs(TINY "--head-dim 16 --steps 500 --learning-rate 0.01 --schedule cosine --quiet "
                          "--device cpu --attention %s --save @/run.safetensors",
                     attentions[k]);
-        assert_runs("mnist sample --load @/run.safetensors --data @ --count 4 --temperature 0.2 "
+        assert_runs("images sample --load @/run.safetensors --data @ --count 4 --temperature 0.2 "
                     "--threads 2 --plot @/grid.png");
         assert_says("4 images and the same number completed, drawn in ");
         Picture picture = read_picture("grid.png");
@@ -269,12 +269,73 @@ TEST(completes_images)
     }
 }
 
+/* Image i is of one colour, red 10 i, green 10 i + 1 and blue 10 i + 2: in the file three planes, in
+ * the picture three values of each pixel. */
+static void write_colours(const char *name, int count)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    for (int i = 0; i < count; i++) {
+        fputc(i % 10, file);
+        for (int k = 0; k < 3 * 1024; k++)
+            fputc(10 * i + k / 1024, file);
+    }
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+#define COLOURS                                                                                    \
+    "images train --preset cifar10-small --data @ --layers 1 --heads 1 --head-dim 8 "              \
+    "--feed-forward 8 --logistics 1 --batch 2 --threads 2 --quiet --device cpu "
+
+TEST(completes_colour_images)
+{
+    write_colours("data_batch_1.bin", 5);
+    write_colours("test_batch.bin", 4);
+    assert_runs(COLOURS "--steps 2 --test-images 2 --save @/run.safetensors");
+    assert_says("final test_bits=");
+    assert_runs("images evaluate --load @/run.safetensors --data @ --test-images 1 --threads 2");
+    assert_runs("images sample --load @/run.safetensors --data @ --count 3 --threads 2 --plot "
+                "@/grid.png");
+    char path[160];
+    snprintf(path, sizeof path, "%s/grid.png", directory);
+    png_image png = { .version = PNG_IMAGE_VERSION };
+    ck_assert_msg(png_image_begin_read_from_file(&png, path), "%s", png.message);
+    ck_assert_uint_eq(png.format, PNG_FORMAT_RGB);
+    uint8_t *bytes = malloc(PNG_IMAGE_SIZE(png));
+    ck_assert(png_image_finish_read(&png, NULL, bytes, 0, NULL));
+    for (int row = 1; row < 4; row++) /* the upper halves, the completions, the images */
+        for (int i = 0; i < 3; i++)
+            for (int y = 0; y < (row == 3 ? 32 : 16); y++) {
+                const int line = MARGIN + row * (32 * SCALE + MARGIN) + y * SCALE;
+                const int at = line * (int)png.width + MARGIN + i * (32 * SCALE + MARGIN) + y;
+                for (int c = 0; c < 3; c++)
+                    ck_assert_int_eq(bytes[3 * at + c], 10 * i + c);
+            }
+    free(bytes);
+}
+
+TEST(sizes_of_data_sets_are_named)
+{
+    write_colours("data_batch_1.bin", 5);
+    write_colours("test_batch.bin", 4);
+    ck_assert_int_eq(run(COLOURS "--rows 30 --steps 2"), 1);
+    assert_says("its images have 32 x 32 pixels, expected the model's 30 x 32\n");
+    ck_assert_int_eq(run(COLOURS "--data /nowhere --steps 2"), 1);
+    assert_says("images: --data /nowhere: there is no test*.bin, with or without .gz; expected the "
+                "directory of CIFAR-10's binary files");
+    ck_assert_int_eq(run("images train --preset cifar10-small"), 2);
+    assert_says(
+        "images: expected --data DIR, the directory of CIFAR-10's binary files (Krizhevsky");
+}
+
 TEST(samples_are_bitwise_repeatable)
 {
     assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
     static const char *const seeds[] = { "", "--seed 1", "--seed 2" };
     for (int i = 0; i < 3; i++)
-        assert_runs("mnist sample --load @/run.safetensors --count 12 --threads 2 "
+        assert_runs("images sample --load @/run.safetensors --count 12 --threads 2 "
                     "--plot @/%d.png %s",
                     i, seeds[i]);
     assert_same_files("0.png", "1.png");
@@ -287,10 +348,10 @@ TEST(samples_are_bitwise_repeatable)
     ck_assert_int_eq((int)picture.png.width, MARGIN + 10 * (COLUMNS * SCALE + MARGIN));
     ck_assert_int_eq((int)picture.png.height, MARGIN + 2 * (ROWS * SCALE + MARGIN));
     free(picture.bytes);
-    ck_assert_int_eq(run("mnist sample --load @/run.safetensors --data @ --count 11 "
+    ck_assert_int_eq(run("images sample --load @/run.safetensors --data @ --count 11 "
                          "--plot @/no.png"),
                      2);
-    assert_says("mnist: --count 11: expected at most the 10 test images\n");
+    assert_says("images: --count 11: expected at most the 10 test images\n");
 }
 
 /* Each image has its own random numbers, whether drawn in a batch or alone. */
@@ -299,7 +360,7 @@ TEST(images_are_the_same_in_batches)
     static const char *const batches[] = { "", "--batch 4", "--batch 1" };
     assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
     for (int i = 0; i < 3; i++)
-        assert_runs("mnist sample --load @/run.safetensors --data @ --count 10 --threads 2 "
+        assert_runs("images sample --load @/run.safetensors --data @ --count 10 --threads 2 "
                     "--plot @/%d.png %s",
                     i, batches[i]);
     assert_same_files("0.png", "1.png");
@@ -320,15 +381,15 @@ TEST(decode_steps_score_images)
 {
     assert_runs(TINY "--steps 30 --learning-rate 0.01 --quiet --save @/run.safetensors");
     const double expected = final_test_bits();
-    assert_runs("mnist evaluate --load @/run.safetensors --data @ --threads 2 --batch 4");
+    assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2 --batch 4");
     ck_assert_double_eq_tol(bits_found(), expected, 1e-3 * expected);
     if (device_is_cuda(test_device()))
         return;
-    assert_runs("mnist evaluate --load @/run.safetensors --data @ --threads 2 --int8");
+    assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2 --int8");
     ck_assert_double_eq_tol(bits_found(), expected, 0.05 * expected);
     ck_assert(fabs(bits_found() - expected) > 1e-6);
     if (sizeof(Real) == sizeof(float)) {
-        assert_runs("mnist evaluate --load @/run.safetensors --data @ --threads 2 "
+        assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2 "
                     "--precision bf16");
         ck_assert_double_eq_tol(bits_found(), expected, 0.05 * expected);
         ck_assert(bits_found() != expected);
@@ -339,7 +400,7 @@ TEST(decode_steps_score_images)
 
 TEST(benchmark_measures_every_method)
 {
-    assert_runs("mnist benchmark " SIZES "--batch 3 --csv @/table.csv");
+    assert_runs("images benchmark " SIZES "--batch 3 --csv @/table.csv");
     assert_says("30 of 30 pixels");
     assert_says("16 of 30 pixels");
     size_t length;
@@ -368,20 +429,20 @@ TEST(benchmark_measures_every_method)
 
 TEST(benchmark_measures_some_pixels)
 {
-    assert_runs("mnist benchmark " SIZES "--batch 1 --pixels 4 --method stateful-softmax");
+    assert_runs("images benchmark " SIZES "--batch 1 --pixels 4 --method stateful-softmax");
     assert_says("4 of 30 pixels");
     assert_says("~ ");
     ck_assert_ptr_null(strstr(output, "\nlinear "));
-    assert_runs("mnist benchmark " SIZES "--batch 2 --pixels 4 --method linear");
+    assert_runs("images benchmark " SIZES "--batch 2 --pixels 4 --method linear");
     if (!device_is_cuda(test_device()))
-        assert_runs("mnist benchmark " SIZES "--batch 2 --pixels 4 --method linear --int8");
+        assert_runs("images benchmark " SIZES "--batch 2 --pixels 4 --method linear --int8");
     if (!device_is_cuda(test_device()) && sizeof(Real) == sizeof(float))
-        assert_runs("mnist benchmark " SIZES
+        assert_runs("images benchmark " SIZES
                     "--batch 2 --pixels 4 --method linear --precision bf16");
     assert_says("4 of 30 pixels");
 }
 
 int main(void)
 {
-    return run_program_tests("mnist", write_data);
+    return run_program_tests("images", write_data);
 }

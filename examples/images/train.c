@@ -1,5 +1,5 @@
-#include "examples/mnist/data.h"
-#include "examples/mnist/model.h"
+#include "examples/images/data.h"
+#include "examples/images/model.h"
 #include "examples/shared/program.h"
 #include "examples/shared/training.h"
 
@@ -10,11 +10,11 @@
 
 /* The state of a run. */
 typedef struct Run {
-    const MnistOptions *options;
+    const ImagesOptions *options;
     Training training;
     Model model;
     Tensor *tokens, *targets, *loss; /* of training: [B, pixels], [B, pixels], a scalar */
-    Idx images, test;
+    Images images, test;
     Shuffle order; /* of the training images */
     int32_t *next; /* [B]: the images of the next batch */
     Batch batch;
@@ -107,11 +107,11 @@ static ReportConfig report_config(const Run *run)
 
 static void finish_report(Report *report, const Run *run, int64_t steps, double test_bits)
 {
-    const MnistOptions *options = run->options;
+    const ImagesOptions *options = run->options;
     ReportTitle title = { .drop_at = 0 };
     snprintf(title.title, sizeof title.title,
-             "MNIST pixel by pixel: causal %s attention, %lld layers, %lld heads of %lld",
-             options->common.attention, (long long)options->common.layers,
+             "%s pixel by pixel: causal %s attention, %lld layers, %lld heads of %lld",
+             images_title(options), options->common.attention, (long long)options->common.layers,
              (long long)options->common.heads, (long long)options->common.head_dim);
     snprintf(title.subtitle, sizeof title.subtitle,
              "seed %lld, step %lld: %.3f bits per dimension on the test images",
@@ -123,7 +123,7 @@ static void finish_report(Report *report, const Run *run, int64_t steps, double 
 static bool score_step(void *context, bool due, double *values)
 {
     Run *run = context;
-    const MnistOptions *options = run->options;
+    const ImagesOptions *options = run->options;
     values[1] = NAN;
     if (options->evaluate_every && run->training.done % options->evaluate_every == 0)
         values[1] = run->test_bits =
@@ -140,7 +140,7 @@ static bool score_step(void *context, bool due, double *values)
 /* The number of test images of the final evaluation; an interrupted run evaluates fewer. */
 static int64_t final_images(const Run *run)
 {
-    const MnistOptions *options = run->options;
+    const ImagesOptions *options = run->options;
     int64_t few = stopped_by ? options->evaluate_images : options->test_images;
     return at_most(run->test.count, at_most(few, options->test_images));
 }
@@ -172,23 +172,23 @@ static int measure(Run *run)
     return EXIT_SUCCESS;
 }
 
-static int64_t steps_of(const MnistOptions *options, int64_t images)
+static int64_t steps_of(const ImagesOptions *options, int64_t images)
 {
     return options->common.steps
                ? options->common.steps
                : (int64_t)ceil(options->epochs * (double)images / (double)options->common.batch);
 }
 
-static void run_start(Run *run, const MnistOptions *options)
+static void run_start(Run *run, const ImagesOptions *options)
 {
-    *run = (Run){ .options = options, .test = mnist_images(options, MNIST_TEST), .test_bits = NAN };
+    *run = (Run){ .options = options, .test = images_read(options, false), .test_bits = NAN };
     snprintf(run->test_title, sizeof run->test_title, "first %lld test images",
              (long long)at_most(run->test.count, options->evaluate_images));
     if (!options->common.evaluate)
-        run->images = mnist_images(options, MNIST_TRAINING);
+        run->images = images_read(options, true);
     Training *training = &run->training;
     *training =
-        training_new(&mnist_train_command, &options->common, steps_of(options, run->images.count));
+        training_new(&images_train_command, &options->common, steps_of(options, run->images.count));
     training->context = run;
     training->next_batch = next_batch;
     training->loss = loss_of;
@@ -204,7 +204,7 @@ static void run_start(Run *run, const MnistOptions *options)
     run->targets = tape_persistent_i32(training->tape, all);
     run->next = allocate(options->common.batch, sizeof *run->next);
     run->order = (Shuffle){
-        .random = random_new((uint64_t)options->common.seed, random_stream("mnist order")),
+        .random = random_new((uint64_t)options->common.seed, random_stream("images order")),
         .order = allocate(run->images.count, sizeof(int32_t)),
         .count = run->images.count,
     };
@@ -213,8 +213,8 @@ static void run_start(Run *run, const MnistOptions *options)
 
 static void run_free(Run *run)
 {
-    idx_free(&run->images);
-    idx_free(&run->test);
+    images_free(&run->images);
+    images_free(&run->test);
     free(run->order.order);
     free(run->next);
     batch_free(&run->batch);
@@ -222,7 +222,7 @@ static void run_free(Run *run)
 }
 
 /* Checks combinations of options. */
-static void check_together(const MnistOptions *options, const Given *given)
+static void check_together(const ImagesOptions *options, const Given *given)
 {
     static const char *const of_training[] = { "epochs", "schedule", "evaluate-every",
                                                "evaluate-images", NULL };
@@ -230,14 +230,14 @@ static void check_together(const MnistOptions *options, const Given *given)
     if (option_given(given, "steps") && option_given(given, "epochs"))
         fail(BAD_USE, "--steps %s: expected without --epochs %s", option_given(given, "steps"),
              option_given(given, "epochs"));
-    mnist_check_attention(options, given);
-    mnist_check_data(options);
+    images_check_attention(options, given);
+    images_check_data(options);
 }
 
-int mnist_train(int argc, char **argv)
+int images_train(int argc, char **argv)
 {
-    MnistOptions options;
-    Given given = options_parse(&mnist_train_command, argc, argv, &options);
+    ImagesOptions options;
+    Given given = options_parse(&images_train_command, argc, argv, &options);
     check_together(&options, &given);
     if (option_given(&given, "epochs"))
         options.common.steps = 0;

@@ -1,0 +1,46 @@
+/* The options of images's subcommands and their presets. */
+#ifndef TAPEGRAD_IMAGES_OPTIONS_H
+#define TAPEGRAD_IMAGES_OPTIONS_H
+
+#include "examples/shared/options.h"
+
+typedef struct ImagesOptions {
+    TrainingOptions common; /* steps 0: by epochs */
+    /* The model: a checkpoint fixes it. */
+    const char *data_set;
+    int64_t logistics, rows, columns;
+    /* The training: a resumed checkpoint fixes it. */
+    const char *schedule, *form;
+    double epochs;
+    /* This run. */
+    const char *data;
+    int64_t evaluate_every, evaluate_images, test_images;
+    /* images sample, images evaluate */
+    int64_t count, at_once, draw;
+    double temperature;
+    bool int8; /* and images benchmark */
+    /* images benchmark */
+    const char *method, *csv;
+    int64_t together, pixels;
+} ImagesOptions;
+
+extern const char *const form_names[]; /* by AttentionForm */
+extern const Command images_train_command, images_sample_command, images_evaluate_command,
+    images_benchmark_command;
+
+/* Of the data set: the bytes of a pixel, those of an image, and its title. */
+int64_t images_channels(const ImagesOptions *options);
+int64_t images_pixels(const ImagesOptions *options);
+const char *images_title(const ImagesOptions *options);
+
+/* End the program if an option of linear attention is given with another one; without --data. */
+void images_check_attention(const ImagesOptions *options, const Given *given);
+void images_check_data(const ImagesOptions *options);
+
+/* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */
+int images_train(int argc, char **argv);
+int images_sample(int argc, char **argv);
+int images_evaluate(int argc, char **argv);
+int images_benchmark(int argc, char **argv);
+
+#endif
