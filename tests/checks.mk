@@ -47,7 +47,7 @@ $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/i
 	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
 
 # Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
-faults: $(BUILD)/programs/copy_task $(BUILD)/programs/images $(BUILD)/tests/faults/savers
+faults: $(PROGRAMS) $(BUILD)/bench/sequence_parallel $(BUILD)/tests/faults/savers
 	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
 	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(COUNT) tests/test_mpi.sh
 

@@ -253,8 +253,8 @@ static void check_completions(const Picture *picture)
 /* The model has memorized the pattern: it must complete the first rows. */
 TEST(completes_images)
 {
-    static const char *const attentions[] = { "linear", "softmax" };
-    for (int k = 0; k < 2; k++) {
+    static const char *const attentions[] = { "linear", "decay", "softmax", "lsh-4" };
+    for (int k = 0; k < 4; k++) {
         assert_runs(TINY "--head-dim 16 --steps 500 --learning-rate 0.01 --schedule cosine --quiet "
                          "--device cpu --attention %s --save @/run.safetensors",
                     attentions[k]);
@@ -269,8 +269,8 @@ TEST(completes_images)
     }
 }
 
-/* Image i is of one colour, red 10 i, green 10 i + 1 and blue 10 i + 2: in the file three planes, in
- * the picture three values of each pixel. */
+/* Image i is of one colour, red 10 i, green 10 i + 1 and blue 10 i + 2: in the file three planes,
+ * in the picture three values of each pixel. */
 static void write_colours(const char *name, int count)
 {
     char path[160];
@@ -396,6 +396,28 @@ TEST(decode_steps_score_images)
     }
 }
 
+/* The other methods as well; each pass draws new hashes of LSH attention. */
+TEST(every_attention_scores_as_it_trains)
+{
+    static const char *const attentions[] = { "decay", "softmax", "lsh-1", "lsh-4" };
+    for (int k = 0; k < 4; k++) {
+        assert_runs(TINY "--steps 30 --learning-rate 0.01 --quiet --save @/run.safetensors "
+                         "--attention %s",
+                    attentions[k]);
+        const double expected = final_test_bits();
+        assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2");
+        ck_assert_double_eq_tol(bits_found(), expected, (k < 2 ? 1e-3 : 0.05) * expected);
+    }
+    ck_assert_int_eq(run("images evaluate --load @/run.safetensors --data @ --int8"), 2);
+    assert_says("images: --int8: expected a model with a state, not of --attention lsh-4\n");
+    ck_assert_int_eq(run("images sample --load @/run.safetensors --plot @/no.png --precision bf16"),
+                     2);
+    assert_says(
+        "images: --precision bf16: expected a model with a state, not of --attention lsh-4\n");
+    ck_assert_int_eq(run(TINY "--attention lsh-1 --features relu"), 2);
+    assert_says("images: --features relu: expected without --attention softmax, lsh-1 and lsh-4");
+}
+
 /* ------------------------------------------------------------------------------------ benchmark */
 
 TEST(benchmark_measures_every_method)
@@ -408,8 +430,9 @@ TEST(benchmark_measures_every_method)
     ck_assert_msg(
         !strncmp(text, "method,batch,seconds,images_per_second,measured_pixels,pixels\n", 62), "%s",
         text);
-    static const char *const names[] = { "linear", "stateful-softmax", "softmax" };
-    for (int i = 0; i < 6; i++) {
+    static const char *const names[] = { "linear",  "decay", "stateful-softmax",
+                                         "softmax", "lsh-1", "lsh-4" };
+    for (int i = 0; i < 12; i++) {
         char name[32];
         int batch, measured, pixels;
         double seconds, rate;
@@ -420,7 +443,7 @@ TEST(benchmark_measures_every_method)
         ck_assert_str_eq(name, names[i / 2]);
         ck_assert_int_eq(batch, i % 2 ? 1 : 3);
         ck_assert_double_eq_tol(seconds * rate / batch, 1, 1e-4);
-        ck_assert_int_eq(measured, i < 4 ? PIXELS : 16);
+        ck_assert_int_eq(measured, i < 6 ? PIXELS : 16);
         ck_assert_int_eq(pixels, PIXELS);
     }
     ck_assert_str_eq(strchr(line, '\n'), "\n");

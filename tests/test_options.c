@@ -84,7 +84,7 @@ static const Wrong of_images[] = {
       "--form fast: expected best, recurrent, chunked, chunk-parallel or quadratic\n" },
     { "train --steps 5 --epochs 1", "--steps 5: expected without --epochs 1\n" },
     { "train --attention softmax --features relu",
-      "--features relu: expected without --attention softmax, which has none\n" },
+      "--features relu: expected without --attention softmax, lsh-1 and lsh-4, which have none\n" },
     { "sample", "images: sample: expected --load FILE, a checkpoint of images train, and --plot" },
     { "evaluate --data x", "images: evaluate: expected --load FILE, a checkpoint of images train" },
     { "benchmark --method lsh",

@@ -374,8 +374,8 @@ TEST(mutations_of_plain_files_are_survived)
 /* ------------------------------------------------------------------------------------- CIFAR-10 */
 enum { PLANE = 1024, RECORD = 1 + 3 * PLANE };
 
-/* Records first, first + 1, ...: the label is the index mod 10, and the values of a channel at place
- * p are index + 100 channel + p mod 7. */
+/* Records first, first + 1, ...: the label is the index mod 10, and the values of a channel at
+ * place p are index + 100 channel + p mod 7. */
 static const uint8_t *cifar10_records(int first, int count)
 {
     static uint8_t bytes[20 * RECORD];

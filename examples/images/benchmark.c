@@ -3,6 +3,7 @@
 #include "examples/shared/program.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +13,18 @@ typedef struct Method {
     const char *name, *attention;
     bool state;
     int64_t pixels; /* number of measured pixels, unless --pixels is given; 0: all */
+    /* Katharopoulos et al. 2020, Tables 4 (images per second, on a GPU) and 5 (seconds for one
+     * image, on a CPU), of MNIST and CIFAR-10; 0: not there */
+    double paper_rate[2], paper_seconds[2];
 } Method;
 
 static const Method methods[] = {
-    { "linear", "linear", true, 0 },
-    { "stateful-softmax", "softmax", true, 0 },
-    { "softmax", "softmax", false, 16 },
+    { "linear", "linear", true, 0, { 142.8, 17.85 }, { 5.5, 45.1 } },
+    { "decay", "decay", true, 0, { 0 }, { 0 } },
+    { "stateful-softmax", "softmax", true, 0, { 7.56, 0.32 }, { 7.4, 71.9 } },
+    { "softmax", "softmax", false, 16, { 0.45, 0.004 }, { 72.6, 8651.4 } },
+    { "lsh-1", "lsh-1", false, 16, { 0.68, 0.015 }, { 46.0, 2318.9 } },
+    { "lsh-4", "lsh-4", false, 16, { 0.27, 0.005 }, { 112.0, 5263.7 } },
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
@@ -37,7 +44,8 @@ static GeneratorConfig config_of(const Trial *trial)
     return (GeneratorConfig){
         .images = trial->images,
         .precision = (Precision)choice_index(precision_names, options->common.precision),
-        .int8 = options->int8,
+        .int8 = options->int8 && trial->method->state,
+        .without_state = !trial->method->state,
         .temperature = 1,
         .seed = 1,
     };
@@ -60,7 +68,7 @@ static double seconds_from_start(const Trial *trial, Generator *generator, int64
     return now() - start;
 }
 
-/* The time of one pixel, after a prefill of the previous ones. */
+/* The time of one pixel after the previous ones, which a state is prefilled with. */
 static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel)
 {
     generator_start(generator, pixel > 0 ? trial->drawn : NULL, pixel, 0);
@@ -73,12 +81,15 @@ static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel
 
 /* The time of the measured pixels. By linear attention every pixel takes the same time, so the
  * first ones are measured. */
-static double seconds_with_state(const Trial *trial)
+static double seconds_of(const Trial *trial)
 {
+    const bool linear = trial->method->state && strcmp(trial->method->attention, "softmax") != 0;
     Generator *generator = generator_new(trial->model, trial->device, config_of(trial));
     seconds_from_start(trial, generator, at_most(3, trial->pixels)); /* allocates, captures */
+    if (!trial->method->state)
+        seconds_at(trial, generator, trial->pixels - 1); /* allocates the most */
     double seconds = 0;
-    if (trial->measured == trial->pixels || !strcmp(trial->method->attention, "linear"))
+    if (trial->measured == trial->pixels || linear)
         seconds = seconds_from_start(trial, generator, trial->measured);
     else
         for (int64_t i = 0; i < trial->measured; i++)
@@ -87,41 +98,27 @@ static double seconds_with_state(const Trial *trial)
     return seconds;
 }
 
-/* The time of drawing the pixel after n tokens. */
-static double forward_pixel(const Trial *trial, Tape *tape, int64_t n)
-{
-    double start = now();
-    Tensor *tokens = tape_input_i32(tape, trial->drawn, shape(trial->images, n));
-    Tensor *x = model_features(tape, trial->model, tokens);
-    x = op_slice(tape, x, 1, n - 1, 1);
-    x = op_sample_logistic_mixture(tape, nn_linear_forward(tape, &trial->model->head, x));
-    tensor_read_i32(x, trial->drawn);
-    tape_reset(tape);
-    return now() - start;
-}
-
-static double seconds_without_state(const Trial *trial)
-{
-    Tape *tape = tape_new(trial->device);
-    tape_set_precision(tape, config_of(trial).precision);
-    tape_set_recording(tape, false);
-    tape_set_training(tape, false);
-    forward_pixel(trial, tape, trial->pixels);
-    double seconds = 0;
-    for (int64_t i = 0; i < trial->measured; i++)
-        seconds += forward_pixel(trial, tape, measured_pixel(trial, i) + 1);
-    tape_free(tape);
-    return seconds;
-}
-
 /* ---------------------------------------------------------------------------------------- table */
+
+/* The paper's number for many images or for one, if it is the paper's model. */
+static double paper_number(const Trial *trial)
+{
+    const int set = images_channels(trial->options) > 1; /* CIFAR-10 */
+    if (!strstr(trial->options->common.preset, "paper"))
+        return 0;
+    return trial->images > 1 ? trial->method->paper_rate[set]
+                             : 1 / trial->method->paper_seconds[set];
+}
 
 static void print_row(const Trial *trial, double seconds, FILE *csv)
 {
-    double rate = (double)trial->images / seconds;
-    char mark = trial->measured < trial->pixels ? '~' : ' ';
-    printf("%-18s %14lld   %c%10.3f  %c%10.4g   %lld of %lld pixels\n", trial->method->name,
-           (long long)trial->images, mark, seconds, mark, rate, (long long)trial->measured,
+    const double rate = (double)trial->images / seconds, paper = paper_number(trial);
+    const char mark = trial->measured < trial->pixels ? '~' : ' ';
+    char beside[32] = "";
+    if (paper > 0 && isfinite(paper))
+        snprintf(beside, sizeof beside, "%.4g", paper);
+    printf("%-18s %6lld   %c%10.3f  %c%10.4g  %10s   %lld of %lld pixels\n", trial->method->name,
+           (long long)trial->images, mark, seconds, mark, rate, beside, (long long)trial->measured,
            (long long)trial->pixels);
     fflush(stdout);
     if (csv)
@@ -134,9 +131,7 @@ static void measure(Trial trial, FILE *csv)
     int64_t pixels = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
     trial.measured = pixels ? at_most(pixels, trial.pixels) : trial.pixels;
     trial.drawn = allocate(trial.images * trial.pixels, sizeof(int32_t));
-    double seconds =
-        trial.method->state ? seconds_with_state(&trial) : seconds_without_state(&trial);
-    print_row(&trial, seconds * (double)trial.pixels / (double)trial.measured, csv);
+    print_row(&trial, seconds_of(&trial) * (double)trial.pixels / (double)trial.measured, csv);
     free(trial.drawn);
 }
 
@@ -179,18 +174,21 @@ int images_benchmark(int argc, char **argv)
     FILE *csv = open_csv(options.csv);
     Device *device = training_device(&options.common);
     printf("%s: %lld layers, %lld heads of %lld, feed-forward %lld, %lld logistics; images of "
-           "%lld bytes; %s\n\n%-18s %14s   %11s  %11s   %s\n",
+           "%lld bytes; %s\n\n%-18s %6s   %11s  %11s  %10s   %s\n",
            images_title(&options), (long long)options.common.layers,
            (long long)options.common.heads, (long long)options.common.head_dim,
            (long long)options.common.feed_forward, (long long)options.logistics,
            (long long)images_pixels(&options), device_name(device), "method", "batch", "seconds",
-           "images/s", "measured");
+           "images/s", strstr(options.common.preset, "paper") ? "the paper" : "", "measured");
     for (int i = 0; i < METHODS; i++) {
         if (!strcmp(options.method, "all") || !strcmp(options.method, methods[i].name))
             measure_method(&options, device, &methods[i], csv);
     }
     puts("\n~ : extrapolated from the measured pixels: for linear the first ones, for the other\n"
          "    methods pixels spread evenly over the image");
+    if (strstr(options.common.preset, "paper"))
+        puts("the paper: Table 4, images per second on a GPU, and for a batch of 1 Table 5, on a "
+             "CPU");
     if (csv && fclose(csv))
         fail(EXIT_FAILURE, "--csv %s: %s", options.csv, strerror(errno));
     return EXIT_SUCCESS;

@@ -19,6 +19,7 @@ static double bits_per_dimension(const ImagesOptions *options, const Model *mode
                                              .precision = (Precision)choice_index(
                                                  precision_names, options->common.precision),
                                              .int8 = options->int8,
+                                             .without_state = !images_have_state(options),
                                              .temperature = 1 });
         Batch batch = batch_new(size, model->pixels);
         for (int64_t b = 0; b < size; b++)
@@ -37,6 +38,7 @@ int images_evaluate(int argc, char **argv)
     if (!options.common.load)
         fail(BAD_USE, "evaluate: expected --load FILE, a checkpoint of images train");
     images_check_data(&options);
+    images_check_steps(&options);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);

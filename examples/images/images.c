@@ -1,6 +1,6 @@
 /* The image models of Katharopoulos et al. 2020, Transformers are RNNs, sections 4.2.1 and 4.2.2: a
- * handwritten digit is a sequence of 784 bytes, a colour image one of 3072, and a causal transformer
- * predicts each of them from the previous ones, as a mixture of logistic distributions. */
+ * handwritten digit is a sequence of 784 bytes, a colour image one of 3072, and a causal
+ * transformer predicts each from the previous ones, as a mixture of logistic distributions. */
 #include "examples/images/options.h"
 #include "examples/shared/program.h"
 

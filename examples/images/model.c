@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Position embeddings are learned, but initialised with sines and cosines of the row, the column and,
- * in colour images, the channel, in equal parts, with wavelengths from 2 pi pixels up. Neighbouring
- * pixels then start with similar embeddings, so the model need not learn the grid's geometry. */
+/* Position embeddings are learned, but initialised with sines and cosines of the row, the column
+ * and, in colour images, the channel, in equal parts, with wavelengths from 2 pi pixels up.
+ * Neighbouring pixels then start with similar embeddings, so the model need not learn the grid's
+ * geometry. */
 static void set_positions(Embedding *positions, int64_t columns, int64_t channels)
 {
     int64_t pixels = positions->weight->shape.size[0], width = positions->weight->shape.size[1];
@@ -28,21 +29,38 @@ static void set_positions(Embedding *positions, int64_t columns, int64_t channel
     free(start);
 }
 
+/* The fields of the kind of attention. LSH as in the paper: 64 buckets, chunks of 29 positions for
+ * MNIST and 37 for CIFAR-10. */
+static void set_attention(TransformerConfig *config, const ImagesOptions *options)
+{
+    const char *name = options->common.attention;
+    config->attention = ATTENTION_CAUSAL_LINEAR;
+    if (!strcmp(name, "decay"))
+        config->decay = DECAY_LEARNED;
+    if (!strcmp(name, "softmax"))
+        config->attention = ATTENTION_CAUSAL_SOFTMAX;
+    if (strncmp(name, "lsh-", 4) != 0)
+        return;
+    config->attention = ATTENTION_CAUSAL_LSH;
+    config->lsh_rounds = name[4] - '0';
+    config->lsh_buckets = 64;
+    config->lsh_chunk = images_channels(options) > 1 ? 37 : 29;
+}
+
 Model model_new(Params *params, const ImagesOptions *options)
 {
     int64_t width = options->common.heads * options->common.head_dim,
             pixels = images_pixels(options);
-    bool softmax = !strcmp(options->common.attention, "softmax");
     TransformerConfig config = {
         .layers = options->common.layers,
         .heads = options->common.heads,
         .head_dim = options->common.head_dim,
         .feed_forward = options->common.feed_forward,
-        .attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR,
         .features = (Features)choice_index(feature_names, options->common.features),
         .form = (AttentionForm)choice_index(form_names, options->form),
         .dropout = options->common.dropout,
     };
+    set_attention(&config, options);
     Model model = {
         .pixels = pixels,
         .embedding = nn_embedding(params, "embedding", SYMBOLS, width),
@@ -80,14 +98,16 @@ Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
 struct Generator {
     const Model *model;
     GeneratorConfig config;
-    TransformerState *state;
+    TransformerState *state; /* NULL: without_state */
     Tape *tape, *prefill;
     Tensor *token, *index;  /* [images]: the next step's input, and the index of its pixel */
     Tensor *images;         /* [images, pixels]: drawn so far */
     Tensor *factor, *shift; /* [3 logistics]: the temperature maps parameters to factor p + shift */
-    int32_t *host;          /* [images, pixels] */
+    int32_t *host;          /* [images, pixels]; without state: drawn so far */
     int64_t first;          /* index of the batch's first image among all */
     int64_t pixel, round;   /* Philox counter: pixels drawn per image; those before the round */
+    int64_t count;          /* without state: the pixels of an image that are drawn */
+    Random draws, hashes;   /* of pixels; without state, of LSH attention */
 };
 
 /* The temperature divides the mixture's logits and multiplies its scales. */
@@ -128,11 +148,14 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
                               .tape = tape_of(device, config),
                               .prefill = tape_of(device, config),
                               .host = allocate(config.images * model->pixels, sizeof(int32_t)) };
-    generator->state = nn_transformer_state(&model->transformer,
-                                            (GenerationConfig){ .sequences = config.images,
-                                                                .max_length = model->pixels,
-                                                                .precision = config.precision,
-                                                                .int8_weights = config.int8 });
+    if (!config.without_state)
+        generator->state = nn_transformer_state(&model->transformer,
+                                                (GenerationConfig){ .sequences = config.images,
+                                                                    .max_length = model->pixels,
+                                                                    .precision = config.precision,
+                                                                    .int8_weights = config.int8 });
+    generator->draws = tape_random(generator->tape);
+    generator->hashes = random_new(config.seed, random_stream("images hashes"));
     generator->token = tape_persistent_i32(generator->tape, shape(config.images));
     generator->index = tape_persistent_i32(generator->tape, shape(config.images));
     generator->images = tape_persistent_i32(generator->tape, shape(config.images, model->pixels));
@@ -142,16 +165,37 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
 
 void generator_free(Generator *generator)
 {
-    nn_transformer_state_free(generator->state);
+    if (generator->state)
+        nn_transformer_state_free(generator->state);
     tape_free(generator->tape);
     tape_free(generator->prefill);
     free(generator->host);
     free(generator);
 }
 
+/* The parameters of the next pixel, [images, 1, 3 logistics], by a pass over all before it */
+static Tensor *parameters_without_state(Generator *generator)
+{
+    const int64_t images = generator->config.images, n = generator->count + 1;
+    int32_t *tokens = allocate(images * n, sizeof *tokens);
+    for (int64_t i = 0; i < images * n; i++)
+        tokens[i] =
+            i % n == 0 ? START : generator->host[i / n * generator->model->pixels + i % n - 1];
+    Tape *tape = generator->tape;
+    tape_set_random(tape, generator->hashes);
+    Tensor *x =
+        model_features(tape, generator->model, tape_input_i32(tape, tokens, shape(images, n)));
+    free(tokens);
+    generator->hashes = tape_random(tape);
+    x = op_slice(tape, x, 1, n - 1, 1);
+    return nn_linear_forward(tape, &generator->model->head, x);
+}
+
 /* The parameters of the next pixel of every image, [images, 3 logistics], from the token. */
 static Tensor *next_parameters(Generator *generator)
 {
+    if (!generator->state)
+        return parameters_without_state(generator);
     const Model *model = generator->model;
     Tape *tape = generator->tape;
     Tensor *position = nn_transformer_state_positions(generator->state);
@@ -161,17 +205,37 @@ static Tensor *next_parameters(Generator *generator)
     return nn_linear_forward(tape, &model->head, nn_transformer_step(generator->state, x));
 }
 
+/* A pixel of every image, from the parameters of its mixture */
+static Tensor *sample_pixel(Generator *generator, Tensor *x)
+{
+    Tape *tape = generator->tape;
+    if (generator->config.temperature != 1)
+        x = op_add(tape, op_multiply(tape, x, generator->factor), generator->shift);
+    return op_sample_logistic_mixture(tape, x);
+}
+
 /* Draws one pixel of every image from the token, stores it in images and as the next token. */
 static void draw_pixel(void *context)
 {
     Generator *generator = context;
     Tape *tape = generator->tape;
-    Tensor *x = next_parameters(generator);
-    if (generator->config.temperature != 1)
-        x = op_add(tape, op_multiply(tape, x, generator->factor), generator->shift);
-    Tensor *pixel = op_sample_logistic_mixture(tape, x);
+    Tensor *pixel = sample_pixel(generator, next_parameters(generator));
     op_store_i32(tape, generator->images, generator->index, pixel);
     op_store_i32(tape, generator->token, NULL, pixel);
+}
+
+static void draw_without_state(Generator *generator, Random random)
+{
+    const int64_t images = generator->config.images, pixels = generator->model->pixels;
+    Tensor *x = parameters_without_state(generator);
+    tape_set_random(generator->tape, random);
+    int32_t *drawn = allocate(images, sizeof *drawn);
+    tensor_read_i32(sample_pixel(generator, x), drawn);
+    for (int64_t b = 0; b < images; b++)
+        generator->host[b * pixels + generator->count] = drawn[b];
+    free(drawn);
+    generator->count++;
+    tape_reset(generator->tape);
 }
 
 /* Prefills the state with START and the given pixels but the last, [images, count]. */
@@ -196,12 +260,15 @@ void generator_start(Generator *generator, const int32_t *given, int64_t count, 
         generator->round = generator->pixel;
     generator->pixel = generator->round;
     generator->first = first;
-    nn_transformer_state_reset(generator->state, NN_ALL_SEQUENCES);
-    if (count > 0)
-        prefill(generator, given, count);
-    for (int64_t b = 0; b < images; b++)
-        host[b] = count > 0 ? given[(b + 1) * count - 1] : START;
-    tensor_write_i32(generator->token, host);
+    generator->count = count;
+    if (generator->state) {
+        nn_transformer_state_reset(generator->state, NN_ALL_SEQUENCES);
+        if (count > 0)
+            prefill(generator, given, count);
+        for (int64_t b = 0; b < images; b++)
+            host[b] = count > 0 ? given[(b + 1) * count - 1] : START;
+        tensor_write_i32(generator->token, host);
+    }
     memset(host, 0, (size_t)(images * pixels) * sizeof *host);
     for (int64_t b = 0; b < images && count > 0; b++)
         memcpy(host + b * pixels, given + b * count, (size_t)count * sizeof *given);
@@ -210,8 +277,12 @@ void generator_start(Generator *generator, const int32_t *given, int64_t count, 
 
 void generator_next(Generator *generator)
 {
-    Random random = tape_random(generator->tape);
+    Random random = generator->draws;
     random.counter = (uint64_t)(generator->pixel++ * generator->config.all + generator->first);
+    if (!generator->state) {
+        draw_without_state(generator, random);
+        return;
+    }
     tape_set_random(generator->tape, random);
     tape_replay(generator->tape, draw_pixel, generator);
 }
@@ -219,21 +290,32 @@ void generator_next(Generator *generator)
 double generator_score(Generator *generator, const int32_t *images)
 {
     const int64_t count = generator->config.images, pixels = generator->model->pixels;
+    int32_t *next = allocate(count, sizeof *next);
     double sum = 0;
     generator_start(generator, NULL, 0, 0);
     for (int64_t p = 0; p < pixels; p++) {
         for (int64_t b = 0; b < count; b++)
-            generator->host[b] = images[b * pixels + p];
-        Tensor *targets = tape_input_i32(generator->tape, generator->host, shape(count));
-        sum += tensor_item(
-            op_discretized_logistic_mixture(generator->tape, next_parameters(generator), targets));
-        tensor_write_i32(generator->token, generator->host);
+            next[b] = images[b * pixels + p];
+        Tensor *x = next_parameters(generator);
+        const Shape all = generator->state ? shape(count) : shape(count, 1);
+        Tensor *targets = tape_input_i32(generator->tape, next, all);
+        sum += tensor_item(op_discretized_logistic_mixture(generator->tape, x, targets));
+        if (generator->state)
+            tensor_write_i32(generator->token, next);
+        for (int64_t b = 0; b < count; b++)
+            generator->host[b * pixels + p] = next[b];
+        generator->count++;
         tape_reset(generator->tape);
     }
+    free(next);
     return sum;
 }
 
 void generator_read(const Generator *generator, int32_t *images)
 {
-    tensor_read_i32(generator->images, images);
+    if (generator->state)
+        tensor_read_i32(generator->images, images);
+    else
+        memcpy(images, generator->host,
+               (size_t)(generator->config.images * generator->model->pixels) * sizeof *images);
 }

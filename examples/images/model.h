@@ -18,7 +18,8 @@ Model model_new(Params *params, const ImagesOptions *options);
 Tensor *model_features(Tape *tape, const Model *model, Tensor *tokens);
 Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens);
 
-/* Draws a batch of images pixel by pixel; the model runs as a recurrent network. */
+/* Draws a batch of images pixel by pixel; the model runs as a recurrent network, or without a
+ * state. */
 typedef struct Generator Generator;
 
 typedef struct GeneratorConfig {
@@ -26,6 +27,7 @@ typedef struct GeneratorConfig {
     int64_t all;         /* in all batches; 0: there is one batch */
     Precision precision; /* of decode steps */
     bool int8;           /* their weights in 8 bits */
+    bool without_state; /* a pass over all previous pixels for each: the one way of LSH attention */
     double temperature;
     uint64_t seed;
 } GeneratorConfig;

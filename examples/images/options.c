@@ -34,7 +34,7 @@ static const char *const preset_names[] = { "small", "paper", "cifar10-small", "
                                             NULL };
 static const char *const data_sets[] = { "mnist", "cifar10", NULL };
 
-static const char *const attentions[] = { "linear", "softmax", NULL };
+const char *const images_attentions[] = { "linear", "decay", "softmax", "lsh-1", "lsh-4", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
 static const char *const step_precisions[] = {
     [PRECISION_FLOAT32] = "float32",
@@ -43,7 +43,8 @@ static const char *const step_precisions[] = {
     NULL,
 };
 static const char *const endings[] = { ".png", NULL };
-static const char *const methods[] = { "all", "linear", "stateful-softmax", "softmax", NULL };
+static const char *const methods[] = { "all",     "linear", "decay", "stateful-softmax",
+                                       "softmax", "lsh-1",  "lsh-4", NULL };
 const char *const form_names[] = {
     [FORM_BEST] = "best",           [FORM_RECURRENT] = "recurrent",
     [FORM_CHUNKED] = "chunked",     [FORM_CHUNK_PARALLEL] = "chunk-parallel",
@@ -57,7 +58,8 @@ static const Option preset[] = {
       "defaults of the other options" },
 };
 static const Option attention[] = {
-    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions, "causal" },
+    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, images_attentions,
+      "causal; decay: linear with a learned decay; lsh: rounds of hashing" },
 };
 static const Option of_the_model[] = {
     { "data-set", CHOICE, OF_MODEL, AT(data_set), 0, 0, data_sets, "the format of --data" },
@@ -113,7 +115,7 @@ static const Option of_the_benchmark[] = {
     { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "of generation" },
     { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images drawn at a time" },
     { "pixels", WHOLE, OF_RUN, AT(pixels), 1, 65536, NULL,
-      "measured per image (all; softmax: 16)" },
+      "measured per image (all; without state: 16)" },
     { "csv", PATH, OF_RUN, AT(csv), 0, 0, NULL, "also write the table as CSV" },
 };
 /* clang-format on */
@@ -161,8 +163,9 @@ const Command images_benchmark_command = {
     .about = "usage: images benchmark [OPTION]...\n\n"
              "Measures the speed of image generation with random weights: by linear attention\n"
              "as a recurrent network, by softmax attention with a KV cache (stateful), and by\n"
-             "softmax attention that recomputes all previous pixels for each new one (as\n"
-             "Tables 4 and 5 of the paper).",
+             "softmax and LSH attention that recompute all previous pixels for each new one, as\n"
+             "Tables 4 and 5 of the paper, beside its numbers with --preset paper and\n"
+             "cifar10-paper.",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(model_rows), OPTION_TABLE(of_the_model),
                 OPTION_TABLE(of_the_benchmark), OPTION_TABLE(of_drawing),
                 OPTION_TABLE(device_rows) },
@@ -176,8 +179,23 @@ const Command images_benchmark_command = {
 void images_check_attention(const ImagesOptions *options, const Given *given)
 {
     static const char *const of_linear[] = { "features", "form", NULL };
-    if (!strcmp(options->common.attention, "softmax"))
-        options_refuse(given, of_linear, "--attention softmax, which has none");
+    const char *name = options->common.attention;
+    if (!strcmp(name, "softmax") || !images_have_state(options))
+        options_refuse(given, of_linear, "--attention softmax, lsh-1 and lsh-4, which have none");
+}
+
+bool images_have_state(const ImagesOptions *options)
+{
+    return strncmp(options->common.attention, "lsh", 3) != 0;
+}
+
+void images_check_steps(const ImagesOptions *options)
+{
+    if (images_have_state(options))
+        return;
+    if (options->int8 || !strcmp(options->common.precision, "bf16"))
+        fail(BAD_USE, "%s: expected a model with a state, not of --attention %s",
+             options->int8 ? "--int8" : "--precision bf16", options->common.attention);
 }
 
 int64_t images_channels(const ImagesOptions *options)

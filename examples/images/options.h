@@ -25,6 +25,7 @@ typedef struct ImagesOptions {
 } ImagesOptions;
 
 extern const char *const form_names[]; /* by AttentionForm */
+extern const char *const images_attentions[];
 extern const Command images_train_command, images_sample_command, images_evaluate_command,
     images_benchmark_command;
 
@@ -33,8 +34,13 @@ int64_t images_channels(const ImagesOptions *options);
 int64_t images_pixels(const ImagesOptions *options);
 const char *images_title(const ImagesOptions *options);
 
-/* End the program if an option of linear attention is given with another one; without --data. */
+/* LSH attention has none to generate with. */
+bool images_have_state(const ImagesOptions *options);
+
+/* End the program if an option of linear attention is given with another one; if one of decode
+ * steps is given without a state; without --data. */
 void images_check_attention(const ImagesOptions *options, const Given *given);
+void images_check_steps(const ImagesOptions *options);
 void images_check_data(const ImagesOptions *options);
 
 /* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */

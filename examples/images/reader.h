@@ -27,8 +27,8 @@ void reader_close(Reader *reader);
  * a failed gzip check. */
 int64_t reader_bytes(const Reader *reader, uint8_t *to, int64_t count);
 
-/* Whether the path exists; else whether it does with .gz, which is appended: path has room for it.
- * Of any kind: reader_open reports if it is no regular file. */
+/* Whether the path exists; else whether it does with .gz, which is appended: the array of path is
+ * large enough. Of any kind: reader_open reports if it is no regular file. */
 bool reader_finds(char *path);
 
 #endif

@@ -128,6 +128,7 @@ int images_sample(int argc, char **argv)
         fail(BAD_USE, "sample: expected --load FILE, a checkpoint of images train, and --plot "
                       "FILE, the picture");
     option_check_file("plot", options.common.plot);
+    images_check_steps(&options);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);
@@ -140,6 +141,7 @@ int images_sample(int argc, char **argv)
                                          .precision = (Precision)choice_index(
                                              precision_names, options.common.precision),
                                          .int8 = options.int8,
+                                         .without_state = !images_have_state(&options),
                                          .temperature = options.temperature,
                                          .seed = (uint64_t)options.draw });
     double start = now();
