@@ -79,7 +79,8 @@ static const Wrong of_images[] = {
     { "", "images: no command: expected train, sample, evaluate or benchmark; see --help\n" },
     { "draw", "images: draw: expected train, sample, evaluate or benchmark; see --help\n" },
     { "sample --layers 2", "unrecognized option '--layers'" }, /* of another command */
-    { "train --attention lsh", "--attention lsh: expected linear or softmax\n" },
+    { "train --attention lsh",
+      "--attention lsh: expected linear, decay, softmax, lsh-1 or lsh-4\n" },
     { "train --form fast",
       "--form fast: expected best, recurrent, chunked, chunk-parallel or quadratic\n" },
     { "train --steps 5 --epochs 1", "--steps 5: expected without --epochs 1\n" },
@@ -88,7 +89,7 @@ static const Wrong of_images[] = {
     { "sample", "images: sample: expected --load FILE, a checkpoint of images train, and --plot" },
     { "evaluate --data x", "images: evaluate: expected --load FILE, a checkpoint of images train" },
     { "benchmark --method lsh",
-      "--method lsh: expected all, linear, stateful-softmax or softmax\n" },
+      "--method lsh: expected all, linear, decay, stateful-softmax, softmax, lsh-1 or lsh-4\n" },
     { "sample --load @/a.png --plot @/a.png", "a.png: expected another file than --load " },
     { "sample --plot a.svg", "--plot a.svg: " NAME " that ends in .png\n" },
     { "benchmark --csv /tmp", "--csv /tmp: " WRITABLE },

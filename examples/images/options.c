@@ -163,9 +163,9 @@ const Command images_benchmark_command = {
     .about = "usage: images benchmark [OPTION]...\n\n"
              "Measures the speed of image generation with random weights: by linear attention\n"
              "as a recurrent network, by softmax attention with a KV cache (stateful), and by\n"
-             "softmax and LSH attention that recompute all previous pixels for each new one, as\n"
-             "Tables 4 and 5 of the paper, beside its numbers with --preset paper and\n"
-             "cifar10-paper.",
+             "softmax and LSH attention that recompute all previous pixels for each, as Tables\n"
+             "4 and 5 of the paper, beside whose numbers --preset paper and cifar10-paper\n"
+             "print them.",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(model_rows), OPTION_TABLE(of_the_model),
                 OPTION_TABLE(of_the_benchmark), OPTION_TABLE(of_drawing),
                 OPTION_TABLE(device_rows) },
