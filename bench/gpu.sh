@@ -8,15 +8,15 @@
 #   tar xzf FILE && cd tapegrad      on the machine with the GPU; then, in this order:
 #   bench/gpu.sh prove [DIRECTORY]   build; a smoke test of 20 seconds; all tests; goals of attention,
 #                                    the copy task's step and generation; tests and measurements again
-#                                    with FLAGS; MNIST images, errors by precision
+#                                    with FLAGS; images drawn, errors by precision
 #   bench/gpu.sh check [DIRECTORY]   memcheck; ncu; failed tests again with blocking launches;
 #                                    racecheck
 #   bench/gpu.sh rivals [DIRECTORY]  flash-linear-attention, fast-transformers and PyTorch, compared
 #                                    with float64, then timed at the shapes of the goals and in the
 #                                    copy task's step; Figure 1
 #   bench/gpu.sh learn [DIRECTORY]   full training of the copy task's paper preset, Figure 2;
-#                                    training speed against length; MNIST's paper preset until the
-#                                    part ends
+#                                    training speed against length; the paper's model of MNIST, or of
+#                                    CIFAR-10, until the part ends
 #
 # A part ends within LIMIT seconds. Each program has a time limit and writes DIRECTORY/PART/NAME.txt
 # (first line: the command), NAME.status (the exit status) and perhaps NAME.json or NAME.csv.
@@ -34,7 +34,7 @@
 #   NVCC_ARCHS         the architecture (default: of the GPU that nvidia-smi reports)
 #   PYTHON=python3     an interpreter with PyTorch
 #   FLA_DIR, FT_DIR    clones of flash-linear-attention and fast-transformers
-#   MNIST              the directory of the MNIST database
+#   MNIST, CIFAR10     the directory of one of these data sets: MNIST's is trained where both are given
 #   CUDA=host REHEARSE=yes   rehearsal: tiny sizes and few tests on the emulation,
 #                            tests/cuda_on_host
 set -u
@@ -300,13 +300,15 @@ measure() { # BUILD SUFFIX: the goals of attention, the copy task's step, genera
     by_precision shown "$1" generation "$2" 60
 }
 
-draw() { # METHOD IMAGES
-    shown "mnist_$1" 40 "$build/programs/images" benchmark --device cuda --precision tf32 \
-        --method "$1" --batch "$2" --csv "$results/mnist_$1.csv" "${few_pixels[@]}"
+draw() { # METHOD IMAGES [PRESET]
+    local preset=${3:-paper} name
+    [ "$preset" = paper ] && name=mnist_$1 || name=cifar10_$1
+    shown "$name" 40 "$build/programs/images" benchmark --device cuda --precision tf32 \
+        --preset "$preset" --method "$1" --batch "$2" --csv "$results/$name.csv" "${few_pixels[@]}"
 }
 
 part_prove() {
-    local all precision flagged programs
+    local all precision flagged programs method
     mapfile -t all < <(test_programs | sed 's/^test_//' |
         grep -vxF "$(printf '%s\n' "${FIRST_TESTS[@]}")")
     [ -z "$REHEARSE" ] || { FIRST_TESTS=(replay) all=(layout optim) FLAG_TESTS=(replay); }
@@ -339,6 +341,11 @@ part_prove() {
     shown generation_eager 40 "$build/bench/generation" "${device[@]}" --eager --precision float32
     draw stateful-softmax "${batches[1]}"
     draw softmax "${batches[2]}"
+    draw lsh-1 "${batches[2]}"
+    draw lsh-4 "${batches[2]}"
+    draw linear "${batches[0]}" cifar10-paper
+    draw stateful-softmax "${batches[1]}" cifar10-paper
+    for method in softmax lsh-1 lsh-4; do draw $method "${batches[2]}" cifar10-paper; done
     by_precision program "$build" operations '' 60
     if [ "$cuda" = yes ]; then
         program test_curand 60 sh -c "nvcc -std=c++17 -arch=native -I. \
@@ -505,25 +512,27 @@ part_learn() {
         --total "$(total 150 20)" \
         --output "$results/training_speed"
     if [ -d "${MNIST:-}" ]; then
-        mnist
+        images mnist paper "$MNIST"
+    elif [ -d "${CIFAR10:-}" ]; then
+        images cifar10 cifar10-paper "$CIFAR10"
     else
-        say "MNIST is not set to the directory of the MNIST database: skipping the image model"
+        say "neither MNIST nor CIFAR10 is set to the directory of its images: skipping their models"
     fi
 }
 
 # Trains until $closing seconds before the end of the part; these are for the checkpoint, the test
 # images and the samples. A later call resumes from the checkpoint.
-mnist() {
-    local saved=$results/mnist.safetensors resumed=()
+images() { # NAME PRESET DATA
+    local saved=$results/$1.safetensors resumed=()
     [ ! -f "$saved" ] || resumed=(--resume "$saved")
-    LIMIT=$((LIMIT - closing)) KILL_AFTER=$closing program mnist_train 1000000 \
-        "$build/programs/images" train --preset paper --data "$MNIST" --device cuda \
-        --precision tf32 --score-every 100 --save "$saved" --log "$results/mnist.csv" \
+    LIMIT=$((LIMIT - closing)) KILL_AFTER=$closing program "$1_train" 1000000 \
+        "$build/programs/images" train --preset "$2" --data "$3" --device cuda \
+        --precision tf32 --score-every 100 --save "$saved" --log "$results/$1.csv" \
         "${tiny_images[@]}" "${resumed[@]}"
-    [ ! -f "$saved" ] || tail -n 1 "$results/mnist_train.txt"
-    rm -f "$results/mnist_sample.status"
-    [ ! -f "$saved" ] || program mnist_sample 20 "$build/programs/images" sample --load "$saved" \
-        --data "$MNIST" --device cuda --plot "$results/mnist.png"
+    [ ! -f "$saved" ] || tail -n 1 "$results/$1_train.txt"
+    rm -f "$results/$1_sample.status"
+    [ ! -f "$saved" ] || program "$1_sample" 20 "$build/programs/images" sample --load "$saved" \
+        --data "$3" --device cuda --plot "$results/$1.png"
 }
 
 # --------------------------------------------------------------------------------------------- pack
@@ -586,7 +595,7 @@ stop() {
 quick=() device=(--device cuda) lengths=() peers=(--device cuda) tiny=() tiny_images=()
 speed=(--precision bf16)
 precisions=(tf32 bf16 float32) batches=(10000 1000 100) few_pixels=()
-closing=40 # seconds, see mnist
+closing=40 # seconds, see images
 if [ -n "$REHEARSE" ]; then
     quick=(--quick --seconds 0)
     device=(--device cpu --seconds 0) precisions=(float32)

@@ -4,7 +4,7 @@ set -u
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 cd "$(dirname "$0")/.." || exit 2
-unset REHEARSE AGAIN NO_BUILD NVCC_ARCHS MNIST FLA_DIR FT_DIR REAL LIBS DEVICE
+unset REHEARSE AGAIN NO_BUILD NVCC_ARCHS MNIST CIFAR10 FLA_DIR FT_DIR REAL LIBS DEVICE
 export CUDA=host BUILD=$directory/build FLAGS=ARCH=yes PYTHON=$directory/bin/python asked=$directory/asked
 
 check() { # WHAT COMMAND...
@@ -138,6 +138,9 @@ echo none >"$directory/slow"
 check "the next call" gpu 100 learn all
 check "resumes it" grep -q "^images train .*--resume $directory/all/learn/mnist.safetensors" "$asked"
 check "and learns nothing again" [ "$(calls '^copy_task')" -eq 0 ]
+: >"$asked"
+MNIST= CIFAR10=$directory/mnist gpu 100 learn all
+check "CIFAR-10 in place of MNIST" grep -q "^images train --preset cifar10-paper --data $directory/mnist" "$asked"
 check "checkpoints are not in the archive" sh -c "! tar -tzf '$directory/all.tar.gz' | grep safetensors"
 
 # ----------------------------------------------------------------------------------------- building
