@@ -99,6 +99,8 @@ void params_zero_gradients(Params *params);
  * unless maximum_norm > 0, and when weights require gradients but none has one, as before
  * tape_backward. */
 void params_clip_gradients(Params *params, double maximum_norm);
+/* The same for the gradient of each weight by itself; the norm of all is then that after it. */
+void params_clip_each_gradient(Params *params, double maximum_norm);
 /* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
  * with the device, so it must not be called in a replayed step. Raises before the first
  * params_clip_gradients. */

@@ -48,12 +48,33 @@ static void sum_over_processes(const Params *params, Clipping *clipping)
     device_copy_in(params->device, clipping, &own, sizeof own);
 }
 
-void params_clip_gradients(Params *params, double maximum_norm)
+/* The own range of the gradients, those of all processes */
+static Real *gradients_to_clip(const char *function, Params *params, double maximum_norm)
 {
     if (!((Real)maximum_norm > 0))
-        error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
-                    maximum_norm);
-    Real *gradients = params_sum_gradients("params_clip_gradients", params);
+        error_raise("%s: the maximum norm is %g, expected more than 0", function, maximum_norm);
+    return params_sum_gradients(function, params);
+}
+
+void params_clip_each_gradient(Params *params, double maximum_norm)
+{
+    Real *gradients = gradients_to_clip("params_clip_each_gradient", params, maximum_norm);
+    const FlatRange own = params_range(params);
+    const Kernels *kernels = kernels_on(params->device, TENSOR_REAL);
+    for (int i = 0; i < params_count(params); i++) {
+        const Tensor *weight = params_at(params, i);
+        const int64_t first = params_offset(params, weight) - own.first, n = tensor_count(weight);
+        if (first < 0 || first >= own.count) /* another process's */
+            continue;
+        kernels->sum_squares(params->clipping, gradients + first, n);
+        kernels->clip_gradients(gradients + first, params->clipping, (Real)maximum_norm, n);
+    }
+    params_clip_gradients(params, INFINITY); /* the norm of all, for optim_step */
+}
+
+void params_clip_gradients(Params *params, double maximum_norm)
+{
+    Real *gradients = gradients_to_clip("params_clip_gradients", params, maximum_norm);
     Clipping *clipping = params->clipping;
     const int64_t n = params_range(params).count;
     const Kernels *kernels = kernels_on(params->device, TENSOR_REAL);

@@ -418,6 +418,35 @@ TEST(every_attention_scores_as_it_trains)
     assert_says("images: --features relu: expected without --attention softmax, lsh-1 and lsh-4");
 }
 
+/* --input sines: the first pixel is given, in the parallel form, in steps and in passes. */
+TEST(sines_score_images_from_the_second_pixel_on)
+{
+    static const char *const attentions[] = { "linear", "softmax", "lsh-1" };
+    for (int k = 0; k < 3; k++) {
+        assert_runs(TINY "--steps 30 --learning-rate 0.01 --quiet --save @/run.safetensors "
+                         "--input sines --dropout 0.1 --clip-of each --weight-decay 0.01 "
+                         "--attention %s",
+                    attentions[k]);
+        const double expected = final_test_bits();
+        assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2");
+        ck_assert_double_eq_tol(bits_found(), expected, (k < 2 ? 1e-3 : 0.05) * expected);
+        assert_runs(
+            "images sample --load @/run.safetensors --count 2 --threads 2 --plot @/grid.png");
+        Picture picture = read_picture("grid.png");
+        for (int i = 0; i < 2; i++)
+            ck_assert_int_eq(picture_pixel(&picture, 0, i, 0), 0);
+        free(picture.bytes);
+        assert_runs("images sample --load @/run.safetensors --data @ --count 3 --threads 2 "
+                    "--plot @/grid.png");
+        picture = read_picture("grid.png");
+        for (int p = 0; p < PIXELS / 2; p++)
+            ck_assert_int_eq(picture_pixel(&picture, 2, 1, p), pixel(1, p));
+        free(picture.bytes);
+    }
+    assert_runs("images benchmark " SIZES "--batch 2 --input sines --method linear");
+    assert_says("29 of 29 pixels");
+}
+
 /* ------------------------------------------------------------------------------------ benchmark */
 
 TEST(benchmark_measures_every_method)

@@ -542,6 +542,38 @@ TEST(clipping_agrees_with_a_plain_loop)
     params_free(params);
 }
 
+/* 3, 4: norm 5; 0.3, 0.4: norm 0.5, below the maximum; a part of a joined weight, by itself */
+TEST(each_gradient_is_clipped_by_itself)
+{
+    begin_on(test_device());
+    const Real large[] = { 3, 4 }, small[] = { (Real)0.3, (Real)0.4 };
+    const Real clipped[] = { (Real)0.6, (Real)0.8 };
+    static const char *const parts[] = { "one", "two" };
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(2), uniform);
+    Tensor *b = params_add(params, "b", shape(2), uniform);
+    Tensor *joined = params_add_joined(params, "c", parts, 2, "weight", shape(2), uniform);
+    const Real both[] = { 3, 4, (Real)0.3, (Real)0.4 };
+    contribute(a, large);
+    contribute(b, small);
+    contribute(joined, both);
+    params_clip_each_gradient(params, 1);
+    assert_near("large", test_values(tensor_gradient(a)), clipped, 2, 1e-6);
+    assert_gradient(b, small);
+    assert_near("first part", test_values(tensor_gradient(joined)), clipped, 2, 1e-6);
+    assert_identical(test_values(tensor_gradient(joined)) + 2, small, 2);
+    ck_assert_double_eq_tol(params_gradient_norm(params), sqrt(2.5), 1e-6);
+    assert_raises("params_clip_each_gradient: the maximum norm is 0, expected more than 0",
+                  params_clip_each_gradient(params, 0));
+    const Real infinite[] = { 1, (Real)INFINITY };
+    params_zero_gradients(params);
+    contribute(a, infinite);
+    params_clip_each_gradient(params, 1);
+    assert_gradient(a, infinite);
+    ck_assert(isinf(params_gradient_norm(params)));
+    params_free(params);
+}
+
 TEST(clipping_leaves_values_that_are_not_finite)
 {
     begin_on(test_device());

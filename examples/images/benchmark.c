@@ -60,7 +60,7 @@ static int64_t measured_pixel(const Trial *trial, int64_t index)
 /* The time of the first pixels of all images. */
 static double seconds_from_start(const Trial *trial, Generator *generator, int64_t pixels)
 {
-    generator_start(generator, NULL, 0, 0);
+    generator_start(generator, NULL, 0, 0); /* with sines the first pixel is given */
     double start = now();
     for (int64_t p = 0; p < pixels; p++)
         generator_next(generator);
@@ -130,7 +130,7 @@ static void measure(Trial trial, FILE *csv)
 {
     int64_t pixels = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
     trial.measured = pixels ? at_most(pixels, trial.pixels) : trial.pixels;
-    trial.drawn = allocate(trial.images * trial.pixels, sizeof(int32_t));
+    trial.drawn = allocate(trial.images * trial.model->pixels, sizeof(int32_t));
     print_row(&trial, seconds_of(&trial) * (double)trial.pixels / (double)trial.measured, csv);
     free(trial.drawn);
 }
@@ -148,7 +148,7 @@ static void measure_method(const ImagesOptions *options, Device *device, const M
                     .model = &model,
                     .device = device,
                     .images = options->together,
-                    .pixels = model.pixels };
+                    .pixels = images_length(options) };
     measure(trial, csv);
     trial.images = 1;
     if (options->together > 1)

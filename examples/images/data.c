@@ -51,12 +51,14 @@ void images_free(Images *images)
     *images = (Images){ 0 };
 }
 
-Batch batch_new(int64_t size, int64_t pixels)
+Batch batch_new(int64_t size, const ImagesOptions *options)
 {
+    const int64_t length = images_length(options);
     return (Batch){ .size = size,
-                    .pixels = pixels,
-                    .tokens = allocate(size * pixels, sizeof(int32_t)),
-                    .targets = allocate(size * pixels, sizeof(int32_t)) };
+                    .length = length,
+                    .pixels = images_pixels(options),
+                    .tokens = allocate(size * length, sizeof(int32_t)),
+                    .targets = allocate(size * length, sizeof(int32_t)) };
 }
 
 void batch_free(Batch *batch)
@@ -68,10 +70,11 @@ void batch_free(Batch *batch)
 void batch_set(Batch *batch, int64_t row, const Images *images, int64_t image)
 {
     const uint8_t *pixels = images->bytes + image * batch->pixels;
-    int32_t *tokens = batch->tokens + row * batch->pixels;
-    int32_t *targets = batch->targets + row * batch->pixels;
-    for (int64_t i = 0; i < batch->pixels; i++) {
-        tokens[i] = i == 0 ? START : pixels[i - 1];
-        targets[i] = pixels[i];
+    const int64_t first = batch->pixels - batch->length; /* of the targets */
+    int32_t *tokens = batch->tokens + row * batch->length;
+    int32_t *targets = batch->targets + row * batch->length;
+    for (int64_t i = 0; i < batch->length; i++) {
+        tokens[i] = first + i == 0 ? START : pixels[first + i - 1];
+        targets[i] = pixels[first + i];
     }
 }

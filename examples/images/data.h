@@ -20,14 +20,14 @@ typedef struct Images {
 Images images_read(const ImagesOptions *options, bool training);
 void images_free(Images *images);
 
-/* Host memory, [size, pixels] each: a position's token is the previous pixel, its target its
- * own. */
+/* Host memory, [size, length] each: a position's token is the previous pixel, its target its own.
+ * START is before the first pixel, if the positions are all pixels. */
 typedef struct Batch {
-    int64_t size, pixels;
+    int64_t size, length, pixels;
     int32_t *tokens, *targets;
 } Batch;
 
-Batch batch_new(int64_t size, int64_t pixels);
+Batch batch_new(int64_t size, const ImagesOptions *options);
 void batch_free(Batch *batch);
 void batch_set(Batch *batch, int64_t row, const Images *images, int64_t image);
 

@@ -21,14 +21,10 @@ static double bits_per_dimension(const ImagesOptions *options, const Model *mode
                                              .int8 = options->int8,
                                              .without_state = !images_have_state(options),
                                              .temperature = 1 });
-        Batch batch = batch_new(size, model->pixels);
-        for (int64_t b = 0; b < size; b++)
-            batch_set(&batch, b, test, first + b);
-        nats += (double)size * generator_score(generator, batch.targets);
-        batch_free(&batch);
+        nats += (double)size * generator_score(generator, test->bytes + first * model->pixels);
         generator_free(generator);
     }
-    return nats / log(2) / (double)(count * model->pixels);
+    return nats / log(2) / (double)(count * images_length(options));
 }
 
 int images_evaluate(int argc, char **argv)

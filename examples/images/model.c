@@ -61,30 +61,38 @@ Model model_new(Params *params, const ImagesOptions *options)
         .dropout = options->common.dropout,
     };
     set_attention(&config, options);
-    Model model = {
-        .pixels = pixels,
-        .embedding = nn_embedding(params, "embedding", SYMBOLS, width),
-        .positions = nn_embedding(params, "positions", pixels, width),
-        .transformer = nn_transformer(params, "transformer", config),
-        .head = nn_linear(params, "head", width, 3 * options->logistics),
-    };
-    set_positions(&model.positions, options->columns, images_channels(options));
+    const bool sines = images_have_sines(options);
+    Model model = { .pixels = pixels };
+    model.embedding = nn_embedding(params, "embedding", SYMBOLS, sines ? width / 2 : width);
+    if (sines) {
+        model.sines = nn_sinusoidal_positions(params, pixels, width / 2);
+        model.dropout = options->common.dropout;
+    } else {
+        model.positions = nn_embedding(params, "positions", pixels, width);
+    }
+    model.transformer = nn_transformer(params, "transformer", config);
+    model.head = nn_linear(params, "head", width, 3 * options->logistics);
+    if (!sines)
+        set_positions(&model.positions, options->columns, images_channels(options));
     return model;
 }
 
-/* tokens [B, n]: [B, n, width] */
-static Tensor *embed(Tape *tape, const Model *model, Tensor *tokens)
+/* tokens [B, n] of the first positions, or [B] of the positions [B]: [.., width] */
+static Tensor *embed(Tape *tape, const Model *model, Tensor *tokens, Tensor *positions)
 {
-    int64_t n = shape_size(tokens->shape, -1);
-    Tensor *positions = model->positions.weight;
-    if (n < model->pixels)
-        positions = op_slice(tape, positions, 0, 0, n);
-    return op_add(tape, nn_embedding_forward(tape, &model->embedding, tokens), positions);
+    const Embedding table = { model->sines ? model->sines : model->positions.weight };
+    Tensor *x = nn_embedding_forward(tape, &model->embedding, tokens);
+    Tensor *p = positions ? nn_embedding_forward(tape, &table, positions)
+                          : op_slice(tape, table.weight, 0, 0, shape_size(tokens->shape, -1));
+    if (!model->sines)
+        return op_add(tape, x, p);
+    x = op_concat(tape, (Tensor *[]){ x, op_broadcast_to(tape, p, x->shape) }, 2, -1);
+    return op_dropout(tape, x, model->dropout);
 }
 
 Tensor *model_features(Tape *tape, const Model *model, Tensor *tokens)
 {
-    return nn_transformer_forward(tape, &model->transformer, embed(tape, model, tokens),
+    return nn_transformer_forward(tape, &model->transformer, embed(tape, model, tokens, NULL),
                                   (AttentionOptions){ 0 });
 }
 
@@ -176,11 +184,12 @@ void generator_free(Generator *generator)
 /* The parameters of the next pixel, [images, 1, 3 logistics], by a pass over all before it */
 static Tensor *parameters_without_state(Generator *generator)
 {
-    const int64_t images = generator->config.images, n = generator->count + 1;
+    const int64_t images = generator->config.images, pixels = generator->model->pixels;
+    const int64_t start = !generator->model->sines; /* whether START is before the pixels */
+    const int64_t n = start + generator->count;
     int32_t *tokens = allocate(images * n, sizeof *tokens);
     for (int64_t i = 0; i < images * n; i++)
-        tokens[i] =
-            i % n == 0 ? START : generator->host[i / n * generator->model->pixels + i % n - 1];
+        tokens[i] = i % n < start ? START : generator->host[i / n * pixels + i % n - start];
     Tape *tape = generator->tape;
     tape_set_random(tape, generator->hashes);
     Tensor *x =
@@ -199,10 +208,13 @@ static Tensor *next_parameters(Generator *generator)
     const Model *model = generator->model;
     Tape *tape = generator->tape;
     Tensor *position = nn_transformer_state_positions(generator->state);
-    op_store_i32(tape, generator->index, NULL, position); /* before the step advances it */
-    Tensor *x = op_add(tape, nn_embedding_forward(tape, &model->embedding, generator->token),
-                       nn_embedding_forward(tape, &model->positions, position));
-    return nn_linear_forward(tape, &model->head, nn_transformer_step(generator->state, x));
+    if (!model->sines)
+        op_store_i32(tape, generator->index, NULL, position); /* before the step advances it */
+    Tensor *x = embed(tape, model, generator->token, position);
+    x = nn_transformer_step(generator->state, x);
+    if (model->sines)
+        op_store_i32(tape, generator->index, NULL, position); /* of the pixel after the token's */
+    return nn_linear_forward(tape, &model->head, x);
 }
 
 /* A pixel of every image, from the parameters of its mixture */
@@ -238,24 +250,34 @@ static void draw_without_state(Generator *generator, Random random)
     tape_reset(generator->tape);
 }
 
-/* Prefills the state with START and the given pixels but the last, [images, count]. */
+/* Prefills the state with START, unless the model has sines, and the given pixels but the last,
+ * [images, count]. */
 static void prefill(Generator *generator, const int32_t *given, int64_t count)
 {
+    const int64_t start = !generator->model->sines, n = start + count - 1;
+    if (n == 0)
+        return;
     for (int64_t b = 0; b < generator->config.images; b++) {
-        int32_t *tokens = generator->host + b * count;
+        int32_t *tokens = generator->host + b * n;
         tokens[0] = START;
-        memcpy(tokens + 1, given + b * count, (size_t)(count - 1) * sizeof *given);
+        memcpy(tokens + start, given + b * count, (size_t)(count - 1) * sizeof *given);
     }
     Tape *tape = generator->prefill;
-    Tensor *tokens = tape_input_i32(tape, generator->host, shape(generator->config.images, count));
-    nn_transformer_prefill(tape, generator->state, embed(tape, generator->model, tokens), NULL);
+    Tensor *tokens = tape_input_i32(tape, generator->host, shape(generator->config.images, n));
+    nn_transformer_prefill(tape, generator->state, embed(tape, generator->model, tokens, NULL),
+                           NULL);
     tape_reset(tape);
 }
 
-void generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first)
+int64_t generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first)
 {
     int64_t images = generator->config.images, pixels = generator->model->pixels;
-    int32_t *host = generator->host;
+    int32_t *host = generator->host, *black = NULL;
+    if (count == 0 && generator->model->sines) {
+        given = black = allocate(images, sizeof *black);
+        memset(black, 0, (size_t)images * sizeof *black);
+        count = 1;
+    }
     if (first == 0)
         generator->round = generator->pixel;
     generator->pixel = generator->round;
@@ -273,6 +295,8 @@ void generator_start(Generator *generator, const int32_t *given, int64_t count, 
     for (int64_t b = 0; b < images && count > 0; b++)
         memcpy(host + b * pixels, given + b * count, (size_t)count * sizeof *given);
     tensor_write_i32(generator->images, host);
+    free(black);
+    return count;
 }
 
 void generator_next(Generator *generator)
@@ -287,13 +311,16 @@ void generator_next(Generator *generator)
     tape_replay(generator->tape, draw_pixel, generator);
 }
 
-double generator_score(Generator *generator, const int32_t *images)
+double generator_score(Generator *generator, const uint8_t *images)
 {
     const int64_t count = generator->config.images, pixels = generator->model->pixels;
+    const int64_t first = generator->model->sines ? 1 : 0; /* pixel that is predicted */
     int32_t *next = allocate(count, sizeof *next);
     double sum = 0;
-    generator_start(generator, NULL, 0, 0);
-    for (int64_t p = 0; p < pixels; p++) {
+    for (int64_t b = 0; b < count; b++)
+        next[b] = images[b * pixels];
+    generator_start(generator, next, first, 0);
+    for (int64_t p = first; p < pixels; p++) {
         for (int64_t b = 0; b < count; b++)
             next[b] = images[b * pixels + p];
         Tensor *x = next_parameters(generator);

@@ -7,6 +7,8 @@
 typedef struct Model {
     int64_t pixels;                 /* bytes of an image */
     Embedding embedding, positions; /* [SYMBOLS, width], [pixels, width] */
+    Tensor *sines;  /* [pixels, width / 2], and embedding [SYMBOLS, width / 2]; NULL: positions */
+    double dropout; /* of the input, with sines */
     Transformer transformer;
     Linear head; /* [width] to [3 logistics]: parameters of op_discretized_logistic_mixture */
 } Model;
@@ -36,17 +38,18 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
 void generator_free(Generator *generator);
 
 /* Starts a batch with the first count pixels of every image, count < pixels: given is int32
- * [images, count], or NULL for count 0. The batch holds the images from index first on, and each
+ * [images, count], or NULL for count 0, when the first pixel is black for a model with sines, which
+ * does not predict it. Returns the number of pixels that images then have. The batch holds the images from index first on, and each
  * image draws the same random numbers as if all images were in one batch. first = 0 starts a new
  * round, with new random numbers for its batches. */
-void generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first);
+int64_t generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first);
 
 /* Draws the next pixel of every image, asynchronously: the pixels stay on the device. */
 void generator_next(Generator *generator);
 
 /* The mean over the batch's images [images, pixels] of -ln P(image), in nats, by a decode step per
- * pixel. Starts a batch. */
-double generator_score(Generator *generator, const int32_t *images);
+ * pixel that the model predicts. Starts a batch. */
+double generator_score(Generator *generator, const uint8_t *images);
 
 /* Copies all pixels to images [images, pixels]; those not drawn yet are undefined. */
 void generator_read(const Generator *generator, int32_t *images);

@@ -10,28 +10,44 @@
 
 #define MNIST EVERYWHERE, .data_set = "mnist", .rows = 28, .columns = 28
 #define CIFAR10 EVERYWHERE, .data_set = "cifar10", .rows = 32, .columns = 32
+#define LEARNED .input = "learned", .clip_of = "all"
+#define SINES .input = "sines", .clip_of = "each"
 
 /* clang-format off */
 static const ImagesOptions presets[] = {
     { { TRAINING_DEFAULTS, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
-      MNIST, .schedule = "cosine", .epochs = 1.2, .evaluate_every = 500,
+      MNIST, LEARNED, .schedule = "cosine", .epochs = 1.2, .evaluate_every = 500,
       .evaluate_images = 200 },
     { { TRAINING_DEFAULTS, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 10, .learning_rate = 1e-4 },
-      MNIST, .schedule = "constant", .epochs = 250, .evaluate_every = 6000,
+      MNIST, LEARNED, .schedule = "constant", .epochs = 250, .evaluate_every = 6000,
       .evaluate_images = 10000 },
     { { TRAINING_DEFAULTS, .preset = "cifar10-small", .layers = 3, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
-      CIFAR10, .schedule = "cosine", .epochs = 1, .evaluate_every = 250, .evaluate_images = 50 },
+      CIFAR10, LEARNED, .schedule = "cosine", .epochs = 1, .evaluate_every = 250,
+      .evaluate_images = 50 },
     { { TRAINING_DEFAULTS, .preset = "cifar10-paper", .layers = 16, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 4, .learning_rate = 1e-4 },
-      CIFAR10, .schedule = "constant", .epochs = 50, .evaluate_every = 5000,
+      CIFAR10, LEARNED, .schedule = "constant", .epochs = 50, .evaluate_every = 5000,
       .evaluate_images = 1000 },
+    { { TRAINING_DEFAULTS, .preset = "authors", .layers = 8, .heads = 8, .head_dim = 32,
+        .feed_forward = 1024, .batch = 16, .learning_rate = 1e-4, .clip = 1, .dropout = 0.1,
+        .steps = 937500 },
+      MNIST, SINES, .weight_decay = 0.01, .schedule = "constant", .epochs = 250,
+      .evaluate_every = 6000, .evaluate_images = 10000 },
+    { { TRAINING_DEFAULTS, .preset = "cifar10-authors", .layers = 16, .heads = 8, .head_dim = 32,
+        .feed_forward = 1024, .batch = 10, .learning_rate = 2e-4, .clip = 1, .dropout = 0.1,
+        .steps = 500000 },
+      CIFAR10, SINES, .weight_decay = 0.01, .schedule = "constant", .epochs = 100,
+      .evaluate_every = 5000, .evaluate_images = 1000 },
 };
 /* clang-format on */
-static const char *const preset_names[] = { "small", "paper", "cifar10-small", "cifar10-paper",
-                                            NULL };
+static const char *const preset_names[] = {
+    "small", "paper", "cifar10-small", "cifar10-paper", "authors", "cifar10-authors", NULL
+};
+static const char *const inputs[] = { "learned", "sines", NULL };
+static const char *const clips[] = { "all", "each", NULL };
 static const char *const data_sets[] = { "mnist", "cifar10", NULL };
 
 const char *const images_attentions[] = { "linear", "decay", "softmax", "lsh-1", "lsh-4", NULL };
@@ -63,6 +79,9 @@ static const Option attention[] = {
 };
 static const Option of_the_model[] = {
     { "data-set", CHOICE, OF_MODEL, AT(data_set), 0, 0, data_sets, "the format of --data" },
+    { "input", CHOICE, OF_MODEL, AT(input), 0, 0, inputs,
+      "learned: the value's and the position's vectors are added; sines: half the width each, from "
+      "the first pixel on, as the authors' programs" },
     { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL,
       "distributions in the mixture of a pixel" },
     { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, NULL, "of an image" },
@@ -73,6 +92,9 @@ static const Option of_training[] = {
     { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the training images" },
     { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
       "instead of --epochs (0: by --epochs)" },
+    { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL, "added to the gradient" },
+    { "clip-of", CHOICE, OF_TRAINING, AT(clip_of), 0, 0, clips,
+      "--clip: of the gradient of all weights, or of each by itself" },
     { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
       "of the learning rate (cosine: to 0 at the last step)" },
     { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "of linear attention" },
@@ -196,6 +218,16 @@ void images_check_steps(const ImagesOptions *options)
     if (options->int8 || !strcmp(options->common.precision, "bf16"))
         fail(BAD_USE, "%s: expected a model with a state, not of --attention %s",
              options->int8 ? "--int8" : "--precision bf16", options->common.attention);
+}
+
+bool images_have_sines(const ImagesOptions *options)
+{
+    return !strcmp(options->input, "sines");
+}
+
+int64_t images_length(const ImagesOptions *options)
+{
+    return images_pixels(options) - images_have_sines(options);
 }
 
 int64_t images_channels(const ImagesOptions *options)

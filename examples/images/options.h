@@ -7,11 +7,11 @@
 typedef struct ImagesOptions {
     TrainingOptions common; /* steps 0: by epochs */
     /* The model: a checkpoint fixes it. */
-    const char *data_set;
+    const char *data_set, *input;
     int64_t logistics, rows, columns;
     /* The training: a resumed checkpoint fixes it. */
-    const char *schedule, *form;
-    double epochs;
+    const char *schedule, *form, *clip_of;
+    double epochs, weight_decay;
     /* This run. */
     const char *data;
     int64_t evaluate_every, evaluate_images, test_images;
@@ -33,6 +33,11 @@ extern const Command images_train_command, images_sample_command, images_evaluat
 int64_t images_channels(const ImagesOptions *options);
 int64_t images_pixels(const ImagesOptions *options);
 const char *images_title(const ImagesOptions *options);
+
+/* Whether the input is of the value and a sine position, from the first pixel on: see --input. */
+bool images_have_sines(const ImagesOptions *options);
+/* The positions of a sequence: all pixels, or all but the first. */
+int64_t images_length(const ImagesOptions *options);
 
 /* LSH attention has none to generate with. */
 bool images_have_state(const ImagesOptions *options);

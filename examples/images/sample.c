@@ -76,8 +76,8 @@ static void draw_images(Generator *generator, int32_t *images, Batches batches, 
         int32_t *batch = images + i * batches.size * pixels;
         for (int64_t b = 0; b < batches.size; b++)
             memcpy(given + b * count, batch + b * pixels, (size_t)count * sizeof *given);
-        generator_start(generator, given, count, i * batches.size);
-        for (int64_t p = count; p < pixels; p++)
+        int64_t p = generator_start(generator, given, count, i * batches.size);
+        for (; p < pixels; p++)
             generator_next(generator);
         generator_read(generator, batch);
     }

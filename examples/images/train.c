@@ -58,7 +58,7 @@ static double evaluate(Run *run, int64_t count)
         int64_t size = at_most(part.count - done, run->batch.size);
         for (int64_t b = 0; b < size; b++)
             batch_set(&run->batch, b, &run->test, part.first + done + b);
-        Shape all = shape(size, run->batch.pixels);
+        Shape all = shape(size, run->batch.length);
         Tensor *tokens = tape_input_i32(run->training.scoring, run->batch.tokens, all);
         Tensor *targets = tape_input_i32(run->training.scoring, run->batch.targets, all);
         Tensor *parameters = model_forward(run->training.scoring, &run->model, tokens);
@@ -190,16 +190,18 @@ static void run_start(Run *run, const ImagesOptions *options)
     *training =
         training_new(&images_train_command, &options->common, steps_of(options, run->images.count));
     training->context = run;
+    training->clip_each = !strcmp(options->clip_of, "each");
     training->next_batch = next_batch;
     training->loss = loss_of;
     training->score = score_step;
     run->model = model_new(training->params, options);
     AdamConfig config = optim_adam_config(options->common.learning_rate);
+    config.weight_decay = options->weight_decay;
     if (!options->common.evaluate && !strcmp(options->schedule, "cosine"))
         config.schedule = optim_cosine(0, training->steps, 0);
     training->optimizer = optim_radam(training->params, config);
-    run->batch = batch_new(training->part.count, run->model.pixels);
-    Shape all = shape(training->part.count, run->model.pixels);
+    run->batch = batch_new(training->part.count, options);
+    Shape all = shape(training->part.count, run->batch.length);
     run->tokens = tape_persistent_i32(training->tape, all);
     run->targets = tape_persistent_i32(training->tape, all);
     run->next = allocate(options->common.batch, sizeof *run->next);

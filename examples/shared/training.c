@@ -70,8 +70,10 @@ static Report *report_of(Training *training, ReportConfig config)
 
 static void update(const Training *training)
 {
-    if (training->options->clip > 0)
-        params_clip_gradients(training->params, training->options->clip);
+    const TrainingOptions *options = training->options;
+    if (options->clip > 0)
+        (training->clip_each ? params_clip_each_gradient : params_clip_gradients)(training->params,
+                                                                                 options->clip);
     optim_step(training->optimizer);
 }
 

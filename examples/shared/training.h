@@ -17,6 +17,7 @@ typedef struct Training {
     double seconds;        /* of this run's steps */
     DistPart part;         /* of the batch's rows: this process computes them */
     int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
+    bool clip_each;        /* --clip is of each weight's gradient by itself */
     bool enough;           /* set by score: the training ends before its steps are done */
     bool unsaved;          /* the final checkpoint could not be written */
     /* The program's part of a step, which receives context. */
