@@ -39,9 +39,9 @@ void generator_free(Generator *generator);
 
 /* Starts a batch with the first count pixels of every image, count < pixels: given is int32
  * [images, count], or NULL for count 0, when the first pixel is black for a model with sines, which
- * does not predict it. Returns the number of pixels that images then have. The batch holds the images from index first on, and each
- * image draws the same random numbers as if all images were in one batch. first = 0 starts a new
- * round, with new random numbers for its batches. */
+ * does not predict it. Returns the number of pixels that images then have. The batch holds the
+ * images from index first on, and each image draws the same random numbers as if all images were in
+ * one batch. first = 0 starts a new round, with new random numbers for its batches. */
 int64_t generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first);
 
 /* Draws the next pixel of every image, asynchronously: the pixels stay on the device. */
