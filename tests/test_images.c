@@ -486,6 +486,9 @@ TEST(benchmark_measures_some_pixels)
     assert_says("~ ");
     ck_assert_ptr_null(strstr(output, "\nlinear "));
     assert_runs("images benchmark " SIZES "--batch 2 --pixels 4 --method linear");
+    ck_assert_ptr_null(strstr(output, "the paper"));
+    assert_runs("images benchmark --batch 1 --pixels 2 --method linear --threads 2");
+    assert_says("   0.1818   2 of 784 pixels"); /* 1 / 5.5 s: Table 5 of the paper */
     if (!device_is_cuda(test_device()))
         assert_runs("images benchmark " SIZES "--batch 2 --pixels 4 --method linear --int8");
     if (!device_is_cuda(test_device()) && sizeof(Real) == sizeof(float))

@@ -90,7 +90,8 @@ static Tensor *embed(Tape *tape, const Model *model, Tensor *tokens, Tensor *pos
     return op_dropout(tape, x, model->dropout);
 }
 
-Tensor *model_features(Tape *tape, const Model *model, Tensor *tokens)
+/* tokens [B, n] of the first positions: [B, n, width] */
+static Tensor *model_features(Tape *tape, const Model *model, Tensor *tokens)
 {
     return nn_transformer_forward(tape, &model->transformer, embed(tape, model, tokens, NULL),
                                   (AttentionOptions){ 0 });

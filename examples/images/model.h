@@ -15,9 +15,8 @@ typedef struct Model {
 
 Model model_new(Params *params, const ImagesOptions *options);
 
-/* Of the first n positions, tokens [B, n]: the transformer's output, [B, n, width]; and the head's,
- * the parameters of each pixel's mixture, [B, n, 3 logistics]. */
-Tensor *model_features(Tape *tape, const Model *model, Tensor *tokens);
+/* Of the first n positions, tokens [B, n]: the parameters of each pixel's mixture,
+ * [B, n, 3 logistics]. */
 Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens);
 
 /* Draws a batch of images pixel by pixel; the model runs as a recurrent network, or without a

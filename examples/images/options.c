@@ -50,7 +50,7 @@ static const char *const inputs[] = { "learned", "sines", NULL };
 static const char *const clips[] = { "all", "each", NULL };
 static const char *const data_sets[] = { "mnist", "cifar10", NULL };
 
-const char *const images_attentions[] = { "linear", "decay", "softmax", "lsh-1", "lsh-4", NULL };
+static const char *const attentions[] = { "linear", "decay", "softmax", "lsh-1", "lsh-4", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
 static const char *const step_precisions[] = {
     [PRECISION_FLOAT32] = "float32",
@@ -74,7 +74,7 @@ static const Option preset[] = {
       "defaults of the other options" },
 };
 static const Option attention[] = {
-    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, images_attentions,
+    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions,
       "causal; decay: linear with a learned decay; lsh: rounds of hashing" },
 };
 static const Option of_the_model[] = {

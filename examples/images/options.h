@@ -25,7 +25,6 @@ typedef struct ImagesOptions {
 } ImagesOptions;
 
 extern const char *const form_names[]; /* by AttentionForm */
-extern const char *const images_attentions[];
 extern const Command images_train_command, images_sample_command, images_evaluate_command,
     images_benchmark_command;
 
