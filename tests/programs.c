@@ -195,3 +195,13 @@ int log_lines(const char *name)
         fclose(file);
     return lines;
 }
+
+void await_lines(pid_t child, const char *log, int lines)
+{
+    siginfo_t ended = { 0 };
+    while (log_lines(log) < lines && ended.si_pid != child) {
+        ck_assert_int_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+        usleep(1000);
+    }
+    ck_assert_msg(log_lines(log) >= lines, "the program ended before line %d of %s", lines, log);
+}

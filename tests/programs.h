@@ -44,5 +44,7 @@ void assert_same_logs(const char *a, const char *b);
 void assert_other_logs(const char *a, const char *b);
 /* The number of lines that the log has so far. */
 int log_lines(const char *name);
+/* Waits for lines of the log of a program that was started; fails if it ends before. */
+void await_lines(pid_t child, const char *log, int lines);
 
 #endif

@@ -256,8 +256,7 @@ TEST(signals_save_and_end_with_their_status)
                             "--feed-forward 16 --batch 4 --threads 1 --steps 100000000 "
                             "--log @/stopped.%d.csv --save @/run.safetensors",
                             i);
-        while (log_lines(log) < 5)
-            usleep(10000);
+        await_lines(child, log, 5);
         ck_assert_int_eq(end_by(child, signals[i]), 128 + signals[i]);
         size_t length;
         char *text = contents("out", &length);

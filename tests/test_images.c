@@ -148,8 +148,7 @@ TEST(resumed_run_is_bitwise_equal)
 TEST(an_interrupted_run_can_be_resumed)
 {
     pid_t child = start("out", INTERRUPTED);
-    while (log_lines("interrupted.csv") < 3)
-        usleep(1000);
+    await_lines(child, "interrupted.csv", 3);
     int status = end_by(child, SIGINT), lines = log_lines("interrupted.csv");
     ck_assert_int_eq(status, lines < 401 ? 130 : 0);
     assert_runs("images train --data @ --load @/run.safetensors --evaluate --threads 2");

@@ -225,8 +225,7 @@ TEST(signals_save_and_runs_resume_bitwise)
         assert_runs(RUN UPDATES "--save @/whole --log @/log", optimizers[i]);
         const pid_t child =
             start("out", RUN UPDATES "--save @/part --log @/part_log", optimizers[i]);
-        while (log_lines("part_log") < 3)
-            usleep(1000);
+        await_lines(child, "part_log", 3);
         const int status = end_by(child, sent);
         ck_assert_msg(status == 128 + sent || status == 0, "%d", status);
         assert_runs("language_model train --resume @/part --train @/words --valid @/words --quiet "

@@ -623,8 +623,7 @@ TEST(resumed_run_is_bitwise_equal)
 TEST(interrupt_saves)
 {
     pid_t child = start("out", TINY "--steps 300 --log @/cut.csv --save @/cut.safetensors");
-    while (log_lines("cut.csv") < 3)
-        usleep(1000);
+    await_lines(child, "cut.csv", 3);
     const int status = end_by(child, SIGINT), lines = log_lines("cut.csv");
     ck_assert_int_eq(status, lines < 301 ? 130 : 0);
     assert_runs("speech evaluate --data @ --load @/cut.safetensors --threads 2 --strings 2");
