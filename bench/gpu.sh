@@ -344,8 +344,7 @@ part_prove() {
     draw lsh-1 "${batches[2]}"
     draw lsh-4 "${batches[2]}"
     draw linear "${batches[0]}" cifar10-paper
-    draw stateful-softmax "${batches[1]}" cifar10-paper
-    for method in softmax lsh-1 lsh-4; do draw $method "${batches[2]}" cifar10-paper; done
+    for method in stateful-softmax softmax lsh-1 lsh-4; do draw $method "${batches[2]}" cifar10-paper; done
     by_precision program "$build" operations '' 60
     if [ "$cuda" = yes ]; then
         program test_curand 60 sh -c "nvcc -std=c++17 -arch=native -I. \

@@ -112,7 +112,7 @@ static void add_passed_on(const StatesExchange *s, Real *to, const Real *A, cons
         const int64_t k = row / D, i = row % D;
         for (int64_t j = s->matrices ? 0 : i; j < (s->matrices ? D : i + 1); j++) {
             const double a = transition_at(s, A, k, transposed ? j : i, transposed ? i : j);
-            for (int64_t c = 0; c < C; c++)
+            for (int64_t c = 0; a != 0 && c < C; c++) /* 0: nothing, of infinite values too */
                 to[row * C + c] += (Real)(a * (double)from[(k * D + j) * C + c]);
         }
     }
@@ -157,6 +157,12 @@ static void states_before_backward(Node *node)
     const int64_t count = states_size(s);
     const int rank = sequence_group.rank, last = sequence_group.ranks - 1;
     Tensor *state = node->inputs[0], *transition = node->inputs[1];
+    const bool differentiable = transition && transition->requires_grad;
+    Real *before = NULL; /* [states] and their transitions' gradients */
+    if (differentiable)
+        before = memory_allocate((size_t)(count + s->transitions) * sizeof *before);
+    if (differentiable && !before)
+        tape_error(node->tape, "dist_states_before: memory is exhausted");
     Real *g = exchange_states(node->tape, state->device, s, tape_upstream(node, 0), NULL);
     for (int r = last - 1; r > rank; r--) /* g_r becomes G_{r-1} */
         add_passed_on(s, g + r * count, s->A + r * s->transitions, g + (r + 1) * count, true);
@@ -164,15 +170,12 @@ static void states_before_backward(Node *node)
     if (rank == last)
         memset(G, 0, (size_t)count * sizeof *G);
     contribute_from_host(node, state, G);
-    if (transition) {
-        Real *before = memory_allocate((size_t)(count + s->transitions) * sizeof *before);
-        if (!before)
-            tape_error(node->tape, "dist_states_before: memory is exhausted");
+    if (differentiable) {
         tensor_read(node->outputs[0], before);
         transition_gradient(s, before + count, s->A + rank * s->transitions, G, before);
         contribute_from_host(node, transition, before + count);
-        free(before);
     }
+    free(before);
     free(g);
 }
 

@@ -337,6 +337,8 @@ TEST(samples_are_bitwise_repeatable)
         assert_runs("images sample --load @/run.safetensors --count 12 --threads 2 "
                     "--plot @/%d.png %s",
                     i, seeds[i]);
+    const double distance = number_after("mean distance of two: ");
+    ck_assert(distance > 0 && distance < 255);
     assert_same_files("0.png", "1.png");
     size_t one, two;
     char *first = contents("1.png", &one), *other = contents("2.png", &two);
@@ -357,13 +359,17 @@ TEST(samples_are_bitwise_repeatable)
 TEST(images_are_the_same_in_batches)
 {
     static const char *const batches[] = { "", "--batch 4", "--batch 1" };
-    assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
-    for (int i = 0; i < 3; i++)
-        assert_runs("images sample --load @/run.safetensors --data @ --count 10 --threads 2 "
-                    "--plot @/%d.png %s",
-                    i, batches[i]);
-    assert_same_files("0.png", "1.png");
-    assert_same_files("0.png", "2.png");
+    static const char *const attentions[] = { "linear", "decay", "softmax" };
+    for (int k = 0; k < 3; k++) {
+        assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors --attention %s",
+                    attentions[k]);
+        for (int i = 0; i < 3; i++)
+            assert_runs("images sample --load @/run.safetensors --data @ --count 10 --threads 2 "
+                        "--plot @/%d.png %s",
+                        i, batches[i]);
+        assert_same_files("0.png", "1.png");
+        assert_same_files("0.png", "2.png");
+    }
 }
 
 /* ------------------------------------------------------------------------------------- evaluate */
@@ -382,6 +388,8 @@ TEST(decode_steps_score_images)
     const double expected = final_test_bits();
     assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2 --batch 4");
     ck_assert_double_eq_tol(bits_found(), expected, 1e-3 * expected);
+    const double lower = number_after("lower_half_bits="); /* half of all bits or less is upper */
+    ck_assert(lower > 0 && lower < 2 * expected && fabs(lower - expected) > 1e-6);
     if (device_is_cuda(test_device()))
         return;
     assert_runs("images evaluate --load @/run.safetensors --data @ --threads 2 --int8");
@@ -486,6 +494,8 @@ TEST(benchmark_measures_some_pixels)
     ck_assert_ptr_null(strstr(output, "\nlinear "));
     assert_runs("images benchmark " SIZES "--batch 2 --pixels 4 --method linear");
     ck_assert_ptr_null(strstr(output, "the paper"));
+    ck_assert_int_eq(run("images benchmark " SIZES "--batch 2 --method lsh-1 --int8"), 2);
+    assert_says("images: --int8: expected a --method with a state, not lsh-1\n");
     assert_runs("images benchmark --batch 1 --pixels 2 --method linear --threads 2");
     assert_says("   0.1818   2 of 784 pixels"); /* 1 / 5.5 s: Table 5 of the paper */
     if (!device_is_cuda(test_device()))

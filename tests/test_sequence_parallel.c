@@ -177,6 +177,28 @@ TEST(a_rank_that_uses_no_state_before_takes_part)
     }
 }
 
+/* A log decay of -infinity leaves nothing of earlier states, of infinite ones neither. */
+static void merge_after_infinity(void *context)
+{
+    (void)context;
+    dist_sequence(3);
+    Tape *tape = tape_new(rank_device());
+    const Real values[] = { (Real)INFINITY, 2, 3 }, end = (Real)-INFINITY;
+    Tensor *state = tape_variable(tape, values + dist_rank(), shape(1, 1, 1, 1));
+    Tensor *log_decay = tape_input(tape, &end, shape(1, 1));
+    Tensor *before = tensor_keep(dist_states_before(tape, state, log_decay));
+    tape_backward(tape, op_sum(tape, before, ALL_AXES));
+    const double expected[] = { 0, INFINITY, 2 }, gradient[] = { 1, 1, 0 };
+    ck_assert_double_eq(tensor_item(before), expected[dist_rank()]);
+    ck_assert_double_eq(tensor_item(tensor_gradient(state)), gradient[dist_rank()]);
+    tape_free(tape);
+}
+
+TEST(an_infinite_log_decay_ends_states)
+{
+    run_ranks(3, merge_after_infinity, NULL);
+}
+
 TEST(a_rank_sends_its_states_transitions_and_gradients_alone)
 {
     for (int ranks = 2; ranks <= RANKS; ranks++)

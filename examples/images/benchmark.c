@@ -43,7 +43,7 @@ static GeneratorConfig config_of(const Trial *trial)
     return (GeneratorConfig){
         .images = trial->images,
         .precision = (Precision)choice_index(precision_names, options->common.precision),
-        .int8 = options->int8 && trial->method->state,
+        .int8 = options->int8,
         .without_state = !trial->method->state,
         .temperature = 1,
         .seed = 1,
@@ -78,8 +78,8 @@ static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel
     return now() - start;
 }
 
-/* The time of the measured pixels. By linear attention every pixel takes the same time, so the
- * first ones are measured. */
+/* The time of the measured pixels. By linear attention, with a decay or without, every pixel takes
+ * the same time, so the first ones are measured. */
 static double seconds_of(const Trial *trial)
 {
     const bool linear = trial->method->state && strcmp(trial->method->attention, "softmax") != 0;
@@ -102,8 +102,11 @@ static double seconds_of(const Trial *trial)
 static bool is_the_papers(const ImagesOptions *options)
 {
     const TrainingOptions *o = &options->common;
-    return o->layers == (images_channels(options) > 1 ? 16 : 8) && o->heads == 8 &&
-           o->head_dim == 32 && o->feed_forward == 1024;
+    const bool colour = images_channels(options) > 1;
+    const int64_t side = colour ? 32 : 28;
+    return o->layers == (colour ? 16 : 8) && o->heads == 8 && o->head_dim == 32 &&
+           o->feed_forward == 1024 && options->logistics == 10 && options->rows == side &&
+           options->columns == side && !images_have_sines(options);
 }
 
 /* The paper's images per second, of many at a time or of one; 0: it has none of this model. */
@@ -187,11 +190,17 @@ int images_benchmark(int argc, char **argv)
            (long long)images_pixels(&options), device_name(device), "method", "batch", "seconds",
            "images/s", is_the_papers(&options) ? "the paper" : "", "measured");
     for (int i = 0; i < METHODS; i++) {
-        if (!strcmp(options.method, "all") || !strcmp(options.method, methods[i].name))
+        const bool all = !strcmp(options.method, "all");
+        if (!all && strcmp(options.method, methods[i].name) != 0)
+            continue;
+        if (methods[i].state || !images_steps_option(&options))
             measure_method(&options, device, &methods[i], csv);
+        else if (!all)
+            fail(BAD_USE, "%s: expected a --method with a state, not %s",
+                 images_steps_option(&options), options.method);
     }
-    puts("\n~ : extrapolated from the measured pixels: for linear the first ones, for the other\n"
-         "    methods pixels spread evenly over the image");
+    puts("\n~ : extrapolated from the measured pixels: for linear and decay the first ones, for\n"
+         "    the other methods pixels spread evenly over the image");
     if (is_the_papers(&options))
         puts("the paper: Table 4, images per second on a GPU, and for a batch of 1 Table 5, on a "
              "CPU");

@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Bits per dimension of the first `count` test images, in batches of at most `at_once`. */
+/* Bits per dimension of the first `count` test images, in batches of at most `at_once`; *lower: of
+ * the lower halves given the upper ones. */
 static double bits_per_dimension(const ImagesOptions *options, const Model *model, Device *device,
-                                 const Images *test, int64_t count)
+                                 const Images *test, int64_t count, double *lower)
 {
-    double nats = 0;
+    const int64_t given = images_upper_half(options);
+    double nats = 0, rest = 0, part;
     for (int64_t first = 0; first < count; first += options->at_once) {
         const int64_t size = at_most(count - first, options->at_once);
         Generator *generator =
@@ -21,9 +23,12 @@ static double bits_per_dimension(const ImagesOptions *options, const Model *mode
                                              .int8 = options->int8,
                                              .without_state = !images_have_state(options),
                                              .temperature = 1 });
-        nats += (double)size * generator_score(generator, test->bytes + first * model->pixels);
+        nats += (double)size *
+                generator_score(generator, test->bytes + first * model->pixels, given, &part);
+        rest += (double)size * part;
         generator_free(generator);
     }
+    *lower = rest / log(2) / (double)(count * (model->pixels - given));
     return nats / log(2) / (double)(count * images_length(options));
 }
 
@@ -43,9 +48,10 @@ int images_evaluate(int argc, char **argv)
     Images test = images_read(&options, false);
     const int64_t count = at_most(test.count, options.test_images);
     const double start = now();
-    const double bits = bits_per_dimension(&options, &model, device, &test, count);
-    printf("evaluation test_bits=%.6g test_images=%lld seconds=%.2f\n", bits, (long long)count,
-           now() - start);
+    double lower;
+    const double bits = bits_per_dimension(&options, &model, device, &test, count, &lower);
+    printf("evaluation test_bits=%.6g lower_half_bits=%.6g test_images=%lld seconds=%.2f\n", bits,
+           lower, (long long)count, now() - start);
     images_free(&test);
     params_free(params);
     return EXIT_SUCCESS;

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A header that promises more data than this is damaged. */
+#define LARGEST_DATA ((int64_t)1 << 32)
 enum { FIRST_CAPACITY = 1 << 20 };
 
 static uint32_t big_endian(const uint8_t *bytes)

@@ -312,12 +312,13 @@ void generator_next(Generator *generator)
     tape_replay(generator->tape, draw_pixel, generator);
 }
 
-double generator_score(Generator *generator, const uint8_t *images)
+double generator_score(Generator *generator, const uint8_t *images, int64_t given, double *rest)
 {
     const int64_t count = generator->config.images, pixels = generator->model->pixels;
     const int64_t first = generator->model->sines ? 1 : 0; /* pixel that is predicted */
     int32_t *next = allocate(count, sizeof *next);
     double sum = 0;
+    *rest = 0;
     for (int64_t b = 0; b < count; b++)
         next[b] = images[b * pixels];
     generator_start(generator, next, first, 0);
@@ -327,7 +328,10 @@ double generator_score(Generator *generator, const uint8_t *images)
         Tensor *x = next_parameters(generator);
         const Shape all = generator->state ? shape(count) : shape(count, 1);
         Tensor *targets = tape_input_i32(generator->tape, next, all);
-        sum += tensor_item(op_discretized_logistic_mixture(generator->tape, x, targets));
+        const double nats =
+            tensor_item(op_discretized_logistic_mixture(generator->tape, x, targets));
+        sum += nats;
+        *rest += p >= given ? nats : 0;
         if (generator->state)
             tensor_write_i32(generator->token, next);
         for (int64_t b = 0; b < count; b++)

@@ -40,15 +40,18 @@ void generator_free(Generator *generator);
  * [images, count], or NULL for count 0, when the first pixel is black for a model with sines, which
  * does not predict it. Returns the number of pixels that images then have. The batch holds the
  * images from index first on, and each image draws the same random numbers as if all images were in
- * one batch. first = 0 starts a new round, with new random numbers for its batches. */
+ * one batch, but for the hashes of LSH attention. first = 0 starts a new round, with new random
+ * numbers for its batches. */
 int64_t generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first);
 
-/* Draws the next pixel of every image, asynchronously: the pixels stay on the device. */
+/* Draws the next pixel of every image; with a state asynchronously: the pixels stay on the
+ * device. */
 void generator_next(Generator *generator);
 
-/* The mean over the batch's images [images, pixels] of -ln P(image), in nats, by a decode step per
- * pixel that the model predicts. Starts a batch. */
-double generator_score(Generator *generator, const uint8_t *images);
+/* The mean over the batch's images [images, pixels] of -ln P(image), in nats, by a decode step, or
+ * a pass, per pixel that the model predicts; *rest: of the pixels from index given on, given those
+ * before. Starts a batch. */
+double generator_score(Generator *generator, const uint8_t *images, int64_t given, double *rest);
 
 /* Copies all pixels to images [images, pixels]; those not drawn yet are undefined. */
 void generator_read(const Generator *generator, int32_t *images);

@@ -114,7 +114,8 @@ static const Option data[] = {
 };
 static const Option of_drawing[] = {
     { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
-      "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU" },
+      "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU, where the "
+      "method has a state" },
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
@@ -124,7 +125,7 @@ static const Option of_sampling[] = {
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "the picture" },
     { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind" },
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
-      "maximum of images drawn at a time, to bound memory" },
+      "maximum of images drawn at a time, to bound memory (LSH: another gives other images)" },
     { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
       "below 1: likelier pixels more often" },
     { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the random draws" },
@@ -170,9 +171,10 @@ const Command images_sample_command = {
 const Command images_evaluate_command = {
     .program = "images",
     .about = "usage: images evaluate --load FILE --data DIR [OPTION]...\n\n"
-             "Prints the bits per dimension of test images by decode steps, as they are drawn,\n"
-             "which measures the loss by bf16 or 8-bit weights. (images train --load FILE\n"
-             "--evaluate uses the parallel form.)",
+             "Prints the bits per dimension of test images, and of their lower halves given\n"
+             "the upper ones, by decode steps, as they are drawn, which measures the loss by\n"
+             "bf16 or 8-bit weights. (images train --load FILE --evaluate uses the parallel\n"
+             "form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
     .trainer = &images_train_command,
@@ -211,13 +213,19 @@ bool images_have_state(const ImagesOptions *options)
     return strncmp(options->common.attention, "lsh", 3) != 0;
 }
 
+const char *images_steps_option(const ImagesOptions *options)
+{
+    return options->int8                                ? "--int8"
+           : !strcmp(options->common.precision, "bf16") ? "--precision bf16"
+                                                        : NULL;
+}
+
 void images_check_steps(const ImagesOptions *options)
 {
-    if (images_have_state(options))
-        return;
-    if (options->int8 || !strcmp(options->common.precision, "bf16"))
-        fail(BAD_USE, "%s: expected a model with a state, not of --attention %s",
-             options->int8 ? "--int8" : "--precision bf16", options->common.attention);
+    const char *given = images_steps_option(options);
+    if (given && !images_have_state(options))
+        fail(BAD_USE, "%s: expected a model with a state, not of --attention %s", given,
+             options->common.attention);
 }
 
 bool images_have_sines(const ImagesOptions *options)
@@ -228,6 +236,11 @@ bool images_have_sines(const ImagesOptions *options)
 int64_t images_length(const ImagesOptions *options)
 {
     return images_pixels(options) - images_have_sines(options);
+}
+
+int64_t images_upper_half(const ImagesOptions *options)
+{
+    return options->rows / 2 * options->columns * images_channels(options);
 }
 
 int64_t images_channels(const ImagesOptions *options)

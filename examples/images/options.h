@@ -38,6 +38,9 @@ bool images_have_sines(const ImagesOptions *options);
 /* The positions of a sequence: all pixels, or all but the first. */
 int64_t images_length(const ImagesOptions *options);
 
+/* The bytes of an image's upper half, which are given where images are completed. */
+int64_t images_upper_half(const ImagesOptions *options);
+
 /* LSH attention has none to generate with. */
 bool images_have_state(const ImagesOptions *options);
 
@@ -45,6 +48,8 @@ bool images_have_state(const ImagesOptions *options);
  * steps is given without a state; without --data. */
 void images_check_attention(const ImagesOptions *options, const Given *given);
 void images_check_steps(const ImagesOptions *options);
+/* The option given that decode steps alone read, with its value; or NULL */
+const char *images_steps_option(const ImagesOptions *options);
 void images_check_data(const ImagesOptions *options);
 
 /* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */

@@ -7,9 +7,6 @@
 #include <stdint.h>
 #include <zlib.h>
 
-/* Files that promise or hold more data than this are damaged. */
-#define LARGEST_DATA ((int64_t)1 << 32)
-
 #define READER_GZIPPED ".gz"
 
 /* On errors the functions write the sentence, which begins with the path. */

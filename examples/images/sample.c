@@ -3,17 +3,20 @@
 #include "examples/images/model.h"
 #include "examples/shared/program.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ACROSS = 10, GREY = 128, WHITE = 255 };
+enum { MEASURED = 200 }; /* images whose distances are measured */
 
 /* The output, filled in rows of at most ACROSS images. */
 typedef struct Picture {
     ImageGrid grid;
     uint8_t *pixels; /* of the grid */
     int64_t row;     /* the next free one */
+    double distance; /* mean of two images drawn unconditionally */
 } Picture;
 
 /* The number of rows for count images of each kind. */
@@ -97,17 +100,35 @@ static void read_test_images(int32_t *images, const ImagesOptions *options)
     images_free(&test);
 }
 
+/* The diversity of images: the mean over all pairs of the root of the mean square difference of
+ * their pixels, of 255 */
+static double mean_distance(const int32_t *images, int64_t count, int64_t pixels)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < i; j++) {
+            double square = 0;
+            for (int64_t p = 0; p < pixels; p++) {
+                const double d = images[i * pixels + p] - images[j * pixels + p];
+                square += d * d;
+            }
+            sum += sqrt(square / (double)pixels);
+        }
+    return count > 1 ? sum / (double)(count * (count - 1) / 2) : 0;
+}
+
 /* As Figure 3 of the paper: unconditional images; below, in groups of three rows, the upper halves
  * of test images, their completions by the model, and the originals. */
 static Picture draw_picture(const ImagesOptions *options, Generator *generator)
 {
     int64_t count = options->count, pixels = images_pixels(options);
-    int64_t given = options->rows / 2 * options->columns * images_channels(options);
+    int64_t given = images_upper_half(options);
     Picture picture = picture_new(options, options->data ? 4 : 1);
     const Batches batches = batches_of(options);
     int32_t *images = allocate(batches.number * batches.size * pixels, sizeof *images);
     draw_images(generator, images, batches, pixels, 0);
     picture_add(&picture, images, count, 1, 0, pixels);
+    picture.distance = mean_distance(images, at_most(count, MEASURED), pixels);
     picture.row = rows_of(count, 1);
     if (options->data) {
         read_test_images(images, options);
@@ -150,8 +171,9 @@ int images_sample(int argc, char **argv)
     Sentence sentence;
     if (!image_write_png(options.common.plot, picture.grid, &sentence))
         fail(EXIT_FAILURE, "--plot %s", sentence.text);
-    printf("%s: %lld images%s, drawn in %.2f s\n", options.common.plot, (long long)options.count,
-           options.data ? " and the same number completed" : "", seconds);
+    printf("%s: %lld images%s, drawn in %.2f s; mean distance of two: %.1f of 255\n",
+           options.common.plot, (long long)options.count,
+           options.data ? " and the same number completed" : "", seconds, picture.distance);
     free(picture.pixels);
     generator_free(generator);
     params_free(params);

@@ -92,7 +92,9 @@ static ReportConfig report_config(const Run *run)
         .context = run,
         .panels = 1,
         .panel = { { .label = "bits per dimension",
-                     .settings = "set yrange [0:3]\nset ytics 0.5",
+                     .settings = images_channels(run->options) > 1
+                                     ? "set yrange [2:9]\nset ytics 1"
+                                     : "set yrange [0:3]\nset ytics 0.5",
                      .curves = { { .value = 0,
                                    .factor = 1,
                                    .title = "training",
@@ -206,7 +208,7 @@ static void run_start(Run *run, const ImagesOptions *options)
     run->targets = tape_persistent_i32(training->tape, all);
     run->next = allocate(options->common.batch, sizeof *run->next);
     run->order = (Shuffle){
-        .random = random_new((uint64_t)options->common.seed, random_stream("images order")),
+        .random = random_new((uint64_t)options->common.seed, random_stream("mnist order")),
         .order = allocate(run->images.count, sizeof(int32_t)),
         .count = run->images.count,
     };

@@ -70,10 +70,11 @@ static Report *report_of(Training *training, ReportConfig config)
 
 static void update(const Training *training)
 {
-    const TrainingOptions *options = training->options;
-    if (options->clip > 0)
-        (training->clip_each ? params_clip_each_gradient : params_clip_gradients)(training->params,
-                                                                                 options->clip);
+    const double most = training->options->clip;
+    if (most > 0 && training->clip_each)
+        params_clip_each_gradient(training->params, most);
+    else if (most > 0)
+        params_clip_gradients(training->params, most);
     optim_step(training->optimizer);
 }
 

@@ -5,7 +5,7 @@
  *     checkpoint  optim_load and params_load
  *     state       nn_transformer_state_load; all three change nothing if they return false; what
  *                 they accept, saved, loaded and saved again, is the same file
- *     idx         images and labels of mnist, gzipped or not
+ *     idx         IDX files of images and of labels, gzipped or not
  *     options     copy_task's command line, one argument per line */
 #include "examples/copy_task/options.h"
 #include "examples/images/idx.h"
