@@ -63,7 +63,7 @@ typedef struct StatesExchange {
     const Real *A;       /* [ranks, transitions] */
 } StatesExchange;
 
-static int64_t states_size(const StatesExchange *s)
+static int64_t states_count(const StatesExchange *s)
 {
     return s->heads * s->D * s->C;
 }
@@ -76,7 +76,7 @@ static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s
     if (device_is_capturing(device))
         tape_error(tape, "dist_states_before: this step is replayed, expected a step without "
                          "tape_replay: it exchanges states with other processes");
-    const int64_t count = states_size(s), more = transitions ? s->transitions : 0;
+    const int64_t count = states_count(s), more = transitions ? s->transitions : 0;
     const size_t bytes = (size_t)(count + more) * sizeof(Real);
     Real *all = memory_allocate((size_t)sequence_group.ranks * bytes);
     if (!all)
@@ -154,7 +154,7 @@ static void contribute_from_host(Node *node, Tensor *input, const Real *values)
 static void states_before_backward(Node *node)
 {
     const StatesExchange *s = node->attributes;
-    const int64_t count = states_size(s);
+    const int64_t count = states_count(s);
     const int rank = sequence_group.rank, last = sequence_group.ranks - 1;
     Tensor *state = node->inputs[0], *transition = node->inputs[1];
     const bool differentiable = transition && transition->requires_grad;
@@ -207,7 +207,7 @@ Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *transition)
                          .matrices = transition && transition->shape.rank == 4,
                          .transitions = transition ? tensor_count(transition) : 0 };
     const int rank = sequence_group.rank, ranks = sequence_group.ranks;
-    const int64_t count = states_size(&s), row = count + s.transitions;
+    const int64_t count = states_count(&s), row = count + s.transitions;
     Tensor *before = tape_tensor(tape, state->shape);
     Real *all =
         exchange_states(tape, state->device, &s, state->data, transition ? transition->data : NULL);
