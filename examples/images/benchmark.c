@@ -39,15 +39,9 @@ typedef struct Trial {
 
 static GeneratorConfig config_of(const Trial *trial)
 {
-    const ImagesOptions *options = trial->options;
-    return (GeneratorConfig){
-        .images = trial->images,
-        .precision = (Precision)choice_index(precision_names, options->common.precision),
-        .int8 = options->int8,
-        .without_state = !trial->method->state,
-        .temperature = 1,
-        .seed = 1,
-    };
+    GeneratorConfig config = generator_config(trial->options, trial->images);
+    config.without_state = !trial->method->state;
+    return config;
 }
 
 /* The index-th measured pixel: the middle of the index-th of equal parts of the image. */

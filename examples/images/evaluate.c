@@ -15,14 +15,7 @@ static double bits_per_dimension(const ImagesOptions *options, const Model *mode
     double nats = 0, rest = 0, part;
     for (int64_t first = 0; first < count; first += options->at_once) {
         const int64_t size = at_most(count - first, options->at_once);
-        Generator *generator =
-            generator_new(model, device,
-                          (GeneratorConfig){ .images = size,
-                                             .precision = (Precision)choice_index(
-                                                 precision_names, options->common.precision),
-                                             .int8 = options->int8,
-                                             .without_state = !images_have_state(options),
-                                             .temperature = 1 });
+        Generator *generator = generator_new(model, device, generator_config(options, size));
         nats += (double)size *
                 generator_score(generator, test->bytes + first * model->pixels, given, &part);
         rest += (double)size * part;
@@ -42,9 +35,7 @@ int images_evaluate(int argc, char **argv)
     images_check_steps(&options);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
-    Model model = model_new(params, &options);
-    if (!params_load(params, options.common.load))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    Model model = model_load(params, &options);
     Images test = images_read(&options, false);
     const int64_t count = at_most(test.count, options.test_images);
     const double start = now();

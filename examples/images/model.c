@@ -77,6 +77,14 @@ Model model_new(Params *params, const ImagesOptions *options)
     return model;
 }
 
+Model model_load(Params *params, const ImagesOptions *options)
+{
+    const Model model = model_new(params, options);
+    if (!params_load(params, options->common.load))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    return model;
+}
+
 /* tokens [B, n] of the first positions, or [B] of the positions [B]: [.., width] */
 static Tensor *embed(Tape *tape, const Model *model, Tensor *tokens, Tensor *positions)
 {
@@ -145,6 +153,18 @@ static Tape *tape_of(Device *device, GeneratorConfig config)
     tape_set_training(tape, false);
     tape_seed(tape, config.seed);
     return tape;
+}
+
+GeneratorConfig generator_config(const ImagesOptions *options, int64_t images)
+{
+    return (GeneratorConfig){
+        .images = images,
+        .precision = (Precision)choice_index(precision_names, options->common.precision),
+        .int8 = options->int8,
+        .without_state = !images_have_state(options),
+        .temperature = 1,
+        .seed = 1,
+    };
 }
 
 Generator *generator_new(const Model *model, Device *device, GeneratorConfig config)

@@ -14,6 +14,8 @@ typedef struct Model {
 } Model;
 
 Model model_new(Params *params, const ImagesOptions *options);
+/* With the weights of --load; fails if they cannot be read. */
+Model model_load(Params *params, const ImagesOptions *options);
 
 /* Of the first n positions, tokens [B, n]: the parameters of each pixel's mixture,
  * [B, n, 3 logistics]. */
@@ -32,6 +34,9 @@ typedef struct GeneratorConfig {
     double temperature;
     uint64_t seed;
 } GeneratorConfig;
+
+/* Of the options' decode steps, at temperature 1 */
+GeneratorConfig generator_config(const ImagesOptions *options, int64_t images);
 
 Generator *generator_new(const Model *model, Device *device, GeneratorConfig config);
 void generator_free(Generator *generator);

@@ -152,19 +152,12 @@ int images_sample(int argc, char **argv)
     images_check_steps(&options);
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
-    Model model = model_new(params, &options);
-    if (!params_load(params, options.common.load))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
-    Generator *generator =
-        generator_new(&model, device,
-                      (GeneratorConfig){ .images = batches_of(&options).size,
-                                         .all = options.count,
-                                         .precision = (Precision)choice_index(
-                                             precision_names, options.common.precision),
-                                         .int8 = options.int8,
-                                         .without_state = !images_have_state(&options),
-                                         .temperature = options.temperature,
-                                         .seed = (uint64_t)options.draw });
+    Model model = model_load(params, &options);
+    GeneratorConfig config = generator_config(&options, batches_of(&options).size);
+    config.all = options.count;
+    config.temperature = options.temperature;
+    config.seed = (uint64_t)options.draw;
+    Generator *generator = generator_new(&model, device, config);
     double start = now();
     Picture picture = draw_picture(&options, generator);
     double seconds = now() - start;
