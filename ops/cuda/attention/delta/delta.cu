@@ -189,9 +189,10 @@ __global__ void delta_contribute(DeltaRuleGradient d, DeltaScratch m, DeltaRule 
         const int64_t i = row / s.x.H, h = row % s.x.H;
         const DeltaPosition<T> p(s, i, h);
         const Real *du = m.du + row * M, *z = m.z + row * D, *dq = m.dq + row * D;
-        T *query = (T *)d.x.query.data + i * s.x.query_stride + h * D;
-        T *key = (T *)d.x.key.data + i * s.x.key_stride + h * D;
-        T *value = (T *)d.x.value.data + i * s.x.value_stride + h * M;
+        T *dquery = (T *)d.x.query.data, *dkey = (T *)d.x.key.data, *dvalue = (T *)d.x.value.data;
+        const int64_t at_query = i * s.x.query_stride + h * D;
+        const int64_t at_key = i * s.x.key_stride + h * D;
+        const int64_t at_value = i * s.x.value_stride + h * M;
         Real vdu = 0, kz = 0, qdq = 0;
         for (int64_t c = 0; c < M; c++)
             vdu += p.masked ? 0 : load(&p.v[c]) * du[c];
@@ -200,12 +201,12 @@ __global__ void delta_contribute(DeltaRuleGradient d, DeltaScratch m, DeltaRule 
             qdq += load(&p.q[c]) * dq[c];
         }
         m.dl[row] = qdq - p.beta * vdu;
-        for (int64_t c = 0; d.x.query.data && c < D; c++)
-            contribute(&query[c], d.x.query.accumulate, dq[c]);
-        for (int64_t c = 0; d.x.key.data && c < D; c++)
-            contribute(&key[c], d.x.key.accumulate, m.Ru[row * D + c] - p.beta * z[c]);
-        for (int64_t c = 0; d.x.value.data && c < M; c++)
-            contribute(&value[c], d.x.value.accumulate, p.beta * du[c]);
+        for (int64_t c = 0; dquery && c < D; c++)
+            contribute(&dquery[at_query + c], d.x.query.accumulate, dq[c]);
+        for (int64_t c = 0; dkey && c < D; c++)
+            contribute(&dkey[at_key + c], d.x.key.accumulate, m.Ru[row * D + c] - p.beta * z[c]);
+        for (int64_t c = 0; dvalue && c < M; c++)
+            contribute(&dvalue[at_value + c], d.x.value.accumulate, p.beta * du[c]);
         if (d.beta.data)
             contribute(&d.beta.data[row], d.beta.accumulate, vdu - kz);
     }
