@@ -108,6 +108,28 @@ check "contexts goes on" $contexts --contexts "16 32" --attentions "linear" --ou
 cp "$directory/said" "$directory/contexts.txt"
 check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linear, context 32" ]
 check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, spikes in [0-9]* tens of steps$" "$directory/contexts.txt"
+mkdir "$directory/digits"
+for set in "train 4" "t10k 3"; do # of 4 rows and 4 columns
+    { printf '\0\0\010\003\0\0\0%b\0\0\0\004\0\0\0\004' "\\00${set#* }"; head -c $((16 * ${set#* })) examples/sonnets.txt
+    } >"$directory/digits/${set% *}-images-idx3-ubyte"
+done
+images="bench/images --build $build --data $directory/digits --device cpu --threads 1 --steps 4 --batch 2 --evaluate-every 2
+ --count 1 --samples 2 --scored 2 --batch-drawn 2 --output $directory/images"
+tiny="--rows 4 --columns 4 --layers 1 --heads 1 --head-dim 8 --feed-forward 8 --logistics 2"
+check "images" $images --model "$tiny" --attentions "linear softmax"
+check "images' table has softmax without a state too" [ "$(grep -c '^| [a-z-]* *| [0-9.]* | *0.6' "$directory/images.txt")" -eq 3 ]
+check "and no gaps" grep -q '^| linear  *| [0-9.]* *| 0.644 | *[0-9.e+]* | 142.8 | *[0-9.e-]* | *5.5 | *[0-9.]* | *[0-9.]* |$' \
+    "$directory/images.txt"
+check "images.csv has the evaluated steps" [ "$(grep -c '^softmax,[24],[0-9.]*,[0-9.]*,[0-9.]' "$directory/images.csv")" -eq 2 ]
+check "images draws" [ -s "$directory/images-softmax.png" ]
+draws && check "images.svg has both" [ "$(grep -o '>linear<\|>decay<\|>softmax<' "$directory/images.svg" | sort -u | tr -d '\n')" = ">linear<>softmax<" ]
+rm "$directory/images.runs/softmax.txt"
+check "images goes on" $images --model "$tiny" --attentions "linear softmax" --steps 5
+cp "$directory/said" "$directory/images-later.txt"
+check "where it stopped" [ "$(grep '^==' "$directory/images-later.txt")" = "== softmax" ]
+check "images without data" [ "$(bench/images 2>&1)" = "bench/images: expected --data DIRECTORY or --timed-only" ]
+check "images times alone" $images --model "$tiny" --attentions linear --timed-only --output "$directory/timed"
+check "without bits" grep -q '^| linear  *| *- | 0.644 |' "$directory/timed.txt"
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
 results figure2 61 softmax lsh-4 linear

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .form = "best", .logistics = 10, .test_images = 10000, .count = 10, .at_once = 100, .draw = 1, \
-    .temperature = 1, .method = "all", .together = 32
+    .optimizer = "radam", .form = "best", .logistics = 10, .test_images = 10000, .count = 10,      \
+    .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
 
 #define MNIST EVERYWHERE, .data_set = "mnist", .rows = 28, .columns = 28
 #define CIFAR10 EVERYWHERE, .data_set = "cifar10", .rows = 32, .columns = 32
@@ -51,6 +51,7 @@ static const char *const clips[] = { "all", "each", NULL };
 static const char *const data_sets[] = { "mnist", "cifar10", NULL };
 
 static const char *const attentions[] = { "linear", "decay", "softmax", "lsh-1", "lsh-4", NULL };
+static const char *const optimizers[] = { "radam", "muon", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
 static const char *const step_precisions[] = {
     [PRECISION_FLOAT32] = "float32",
@@ -92,9 +93,14 @@ static const Option of_training[] = {
     { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the training images" },
     { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
       "instead of --epochs (0: by --epochs)" },
-    { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL, "added to the gradient" },
+    { "optimizer", CHOICE, OF_TRAINING, AT(optimizer), 0, 0, optimizers,
+      "muon: of matrices, with AdamW of the other weights" },
+    { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL,
+      "added to the gradient; by muon of the weights" },
     { "clip-of", CHOICE, OF_TRAINING, AT(clip_of), 0, 0, clips,
       "--clip: of the gradient of all weights, or of each by itself" },
+    { "warm-up", WHOLE, OF_TRAINING, AT(warm_up), 0, 1e9, NULL,
+      "first steps, in which the learning rate rises" },
     { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
       "of the learning rate (cosine: to 0 at the last step)" },
     { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "of linear attention" },

@@ -10,7 +10,8 @@ typedef struct ImagesOptions {
     const char *data_set, *input;
     int64_t logistics, rows, columns;
     /* The training: a resumed checkpoint fixes it. */
-    const char *schedule, *form, *clip_of;
+    const char *optimizer, *schedule, *form, *clip_of;
+    int64_t warm_up;
     double epochs, weight_decay;
     /* This run. */
     const char *data;

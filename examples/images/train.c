@@ -181,6 +181,18 @@ static int64_t steps_of(const ImagesOptions *options, int64_t images)
                : (int64_t)ceil(options->epochs * (double)images / (double)options->common.batch);
 }
 
+static Optimizer *new_optimizer(const Training *training, const ImagesOptions *options)
+{
+    AdamConfig config = optim_adam_config(options->common.learning_rate);
+    config.weight_decay = options->weight_decay;
+    if (!options->common.evaluate && !strcmp(options->schedule, "cosine"))
+        config.schedule = optim_cosine(options->warm_up, training->steps, 0);
+    else
+        config.schedule = optim_warm_up(options->warm_up);
+    return strcmp(options->optimizer, "muon") ? optim_radam(training->params, config)
+                                              : training_muon(training->params, config);
+}
+
 static void run_start(Run *run, const ImagesOptions *options)
 {
     *run = (Run){ .options = options, .test = images_read(options, false), .test_bits = NAN };
@@ -197,11 +209,7 @@ static void run_start(Run *run, const ImagesOptions *options)
     training->loss = loss_of;
     training->score = score_step;
     run->model = model_new(training->params, options);
-    AdamConfig config = optim_adam_config(options->common.learning_rate);
-    config.weight_decay = options->weight_decay;
-    if (!options->common.evaluate && !strcmp(options->schedule, "cosine"))
-        config.schedule = optim_cosine(0, training->steps, 0);
-    training->optimizer = optim_radam(training->params, config);
+    training->optimizer = new_optimizer(training, options);
     run->batch = batch_new(training->part.count, options);
     Shape all = shape(training->part.count, run->batch.length);
     run->tokens = tape_persistent_i32(training->tape, all);

@@ -294,25 +294,11 @@ static void read_texts(Run *run)
              (long long)run->held_out.count);
 }
 
-/* Matrices by Muon, scaled so that AdamW's learning rate and weight decay serve, other weights by
- * AdamW. */
-static Optimizer *new_muon(Params *params, AdamConfig config)
-{
-    MuonConfig muon = optim_muon_config(config.learning_rate, config.learning_rate);
-    muon.scale = MUON_MATCH_RMS_ADAMW;
-    muon.weight_decay = config.weight_decay;
-    muon.schedule = config.schedule;
-    config.schedule = optim_constant();
-    muon.rest = config;
-    muon.rest_names[2] = "positions";
-    muon.rest_names[3] = "*convolution*"; /* a row of taps per channel is no matrix */
-    return optim_muon(params, muon);
-}
-
 /* A row per name of --optimizer. */
 static Optimizer *new_optimizer(Params *params, const LanguageOptions *options)
 {
-    static Optimizer *(*const rows[])(Params *, AdamConfig) = { optim_adamw, optim_radam, new_muon,
+    static Optimizer *(*const rows[])(Params *, AdamConfig) = { optim_adamw, optim_radam,
+                                                                training_muon,
                                                                 optim_schedule_free_adamw };
     AdamConfig config = optim_adam_config(options->common.learning_rate);
     config.beta2 = options->beta2;

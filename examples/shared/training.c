@@ -39,6 +39,19 @@ void training_free(Training *training)
     params_free(training->params);
 }
 
+Optimizer *training_muon(Params *params, AdamConfig config)
+{
+    MuonConfig muon = optim_muon_config(config.learning_rate, config.learning_rate);
+    muon.scale = MUON_MATCH_RMS_ADAMW;
+    muon.weight_decay = config.weight_decay;
+    muon.schedule = config.schedule;
+    config.schedule = optim_constant();
+    muon.rest = config;
+    muon.rest_names[2] = "positions";
+    muon.rest_names[3] = "*convolution*"; /* a row of taps per channel is no matrix */
+    return optim_muon(params, muon);
+}
+
 void training_load(Training *training)
 {
     const TrainingOptions *options = training->options;

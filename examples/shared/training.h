@@ -33,6 +33,10 @@ typedef struct Training {
 Training training_new(const Command *command, const TrainingOptions *options, int64_t steps);
 void training_free(Training *training);
 
+/* Matrices by Muon, scaled so that AdamW's learning rate and weight decay serve, other weights by
+ * AdamW: config is of both. */
+Optimizer *training_muon(Params *params, AdamConfig config);
+
 /* Loads the checkpoint of --resume, or of --load: for training its weights alone. Ends the program
  * if a resumed run has completed more steps than this one is to have. */
 void training_load(Training *training);
