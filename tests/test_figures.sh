@@ -133,6 +133,14 @@ check "without bits" grep -q '^| linear  *| *- | 0.644 |' "$directory/timed.txt"
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
 results figure2 61 softmax lsh-4 linear
+tiny="--device cpu --threads 1 --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8"
+longer="bench/figure2 --build $build $tiny --runs $directory/longer.runs --output $directory/longer"
+timeout --signal=INT 2 $longer --steps 1000000 >"$directory/longer.txt" 2>&1
+check "figure2 stops at its first method" [ "$(grep -c '^==' "$directory/longer.txt")" = 1 ]
+check "and has not ended it" [ ! -e "$directory/longer.runs/softmax.txt" ]
+done=$(tail -n 1 "$directory/longer.runs/softmax.csv" | cut -d, -f1)
+check "figure2 goes on" $longer --steps $((done + 3))
+check "with the steps after it" [ "$(grep -c '^softmax,' "$directory/longer.csv")" -eq $((done + 3)) ]
 mkdir "$directory/logs"
 for method in softmax lsh-4 linear; do # whose second number is the accuracy, and the third the learning rate
     { echo step,loss,accuracy,learning_rate,seconds
