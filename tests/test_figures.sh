@@ -155,6 +155,11 @@ rm "$directory/logs/softmax.csv" "$directory/logs/lsh-4.csv"
 check "figure2 of one log" bench/figure2 --logs "$directory/logs" --output "$directory/one"
 check "has that line" [ "$(wc -l <"$directory/one.csv")" -eq 21 ]
 
+check "feature_maps" "$build/bench/feature_maps" --steps 50 --seeds 1 --threads 1 --output "$directory/maps"
+check "feature_maps counts gradients of relu" [ "$(awk -F, '{ print $1, ($5 > 0.1 && $5 < 0.9) }' "$directory/maps.csv" |
+    tr '\n' ' ')" = "features 0 elu+1 0 relu 1 softplus 0 " ]
+draws && check "feature_maps.svg" grep -q '>softplus<' "$directory/maps.svg"
+
 mkdir "$directory/runs"
 for model in lstm softmax lsh-4 linear; do
     printf 'step,loss,validation_error,learning_rate,seconds\n1,3,,0.1,1\n2,2,90,0.1,4\n4,1,12.5,0.1,6\n' \

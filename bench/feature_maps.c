@@ -1,0 +1,240 @@
+/* Feature maps of linear attention on the copy task: loss against steps, and the share of features
+ * whose gradient is zero. Katharopoulos et al. 2020, section 3.2.1, prefer elu(x) + 1 to relu(x),
+ * whose gradient is 0 for all x < 0. Here:
+ *   zero   the share of the elements of queries and keys at which phi' is 0
+ *   dead   the share of their columns, of all layers, at which it is 0 in all positions of a batch
+ * The model and its training are copy_task's preset `quick`, of sequences w 0 w of equal length. */
+#include "bench/common.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 2, HEADS = 6, HEAD_DIM = 16, WIDTH = HEADS * HEAD_DIM, FEED_FORWARD = 256 };
+enum { BATCH = 16, HALF = 31, LENGTH = 2 * HALF + 1, SYMBOLS = 10, EVERY = 50 };
+
+static const struct {
+    const char *name, *colour;
+    Features features;
+} maps[] = {
+    { "elu+1", "#2166ac", FEATURES_ELU_PLUS_ONE },
+    { "relu", "#b2182b", FEATURES_RELU },
+    { "softplus", "#1b7837", FEATURES_SOFTPLUS },
+};
+enum { MAPS = sizeof maps / sizeof *maps };
+
+typedef struct Model {
+    Params *params;
+    Embedding embedding; /* [SYMBOLS + 1, WIDTH / 2] */
+    Tensor *positions;   /* [LENGTH, WIDTH / 2] */
+    Transformer transformer;
+    Linear head;
+    Optimizer *optimizer;
+    Tape *tape;
+    Tensor *tokens, *targets, *mask, *loss; /* [BATCH, LENGTH]; the last step's */
+} Model;
+
+static Model model_new(const BenchOptions *options, Features features, uint64_t seed, int64_t steps)
+{
+    Model m = { .params = params_new(options->device, seed), .tape = bench_tape(options) };
+    m.embedding = nn_embedding(m.params, "embedding", SYMBOLS + 1, WIDTH / 2);
+    m.positions = nn_sinusoidal_positions(m.params, LENGTH, WIDTH / 2);
+    m.transformer = nn_transformer(m.params, "transformer",
+                                   (TransformerConfig){ .layers = LAYERS,
+                                                        .heads = HEADS,
+                                                        .head_dim = HEAD_DIM,
+                                                        .feed_forward = FEED_FORWARD,
+                                                        .attention = ATTENTION_CAUSAL_LINEAR,
+                                                        .features = features });
+    m.head = nn_linear(m.params, "head", WIDTH, SYMBOLS + 1);
+    AdamConfig config = optim_adam_config(4e-3);
+    config.schedule = optim_drops(0.1, 1, (const int64_t[]){ steps * 4 / 5 });
+    m.optimizer = optim_radam(m.params, config);
+    m.tokens = tape_persistent_i32(m.tape, shape(BATCH, LENGTH));
+    m.targets = tape_persistent_i32(m.tape, shape(BATCH, LENGTH));
+    m.mask = tape_persistent(m.tape, shape(BATCH, LENGTH));
+    return m;
+}
+
+static void model_free(Model *m)
+{
+    tape_free(m->tape);
+    optim_free(m->optimizer);
+    params_free(m->params);
+}
+
+/* The batch of a step: w 0 w, of whose second half each symbol is predicted. */
+static void write_batch(const Model *m, uint64_t seed, int64_t step)
+{
+    int32_t tokens[BATCH][LENGTH], targets[BATCH][LENGTH];
+    Real mask[BATCH][LENGTH];
+    Random random = random_new(seed, random_stream("copies"));
+    random.counter = (uint64_t)step << 32;
+    for (int b = 0; b < BATCH; b++) {
+        for (int i = 0; i < LENGTH; i++)
+            tokens[b][i] = i < HALF    ? (int32_t)random_integer(&random, 1, SYMBOLS + 1)
+                           : i == HALF ? 0
+                                       : tokens[b][i - HALF - 1];
+        for (int i = 0; i < LENGTH; i++) {
+            targets[b][i] = i + 1 < LENGTH ? tokens[b][i + 1] : 0;
+            mask[b][i] = i >= HALF && i + 1 < LENGTH;
+        }
+    }
+    tensor_write_i32(m->tokens, tokens[0]);
+    tensor_write_i32(m->targets, targets[0]);
+    tensor_write(m->mask, mask[0]);
+}
+
+static Tensor *embed(const Model *m)
+{
+    Tensor *x = nn_embedding_forward(m->tape, &m->embedding, m->tokens);
+    Tensor *positions = op_broadcast_to(m->tape, m->positions, x->shape);
+    return op_concat(m->tape, (Tensor *[]){ x, positions }, 2, -1);
+}
+
+static void step(void *context)
+{
+    Model *m = context;
+    Tensor *x = nn_transformer_forward(m->tape, &m->transformer, embed(m), (AttentionOptions){ 0 });
+    Tensor *logits = nn_linear_forward(m->tape, &m->head, x);
+    m->loss = op_cross_entropy(m->tape, logits, m->targets, m->mask);
+    tape_backward(m->tape, m->loss);
+    params_clip_gradients(m->params, 1);
+    optim_step(m->optimizer);
+}
+
+/* phi'(x) == 0 in float32 */
+static bool has_no_slope(Features features, Real x)
+{
+    return features == FEATURES_RELU ? x <= 0 : (float)exp(fmin((double)x, 0)) == 0;
+}
+
+typedef struct Shares {
+    double zero, dead;
+} Shares;
+
+/* Of the queries and keys of a layer's input x. */
+static void count_layer(const Model *m, const Attention *attention, Tensor *x, Shares *sums)
+{
+    enum { ROWS = BATCH * LENGTH, COLUMNS = 2 * WIDTH, STRIDE = 3 * WIDTH };
+    static Real all[ROWS * STRIDE]; /* queries, keys, values */
+    tensor_read(nn_linear_forward(m->tape, &attention->input, x), all);
+    for (int c = 0; c < COLUMNS; c++) {
+        int zero = 0;
+        for (int r = 0; r < ROWS; r++)
+            zero += has_no_slope(attention->features, all[r * STRIDE + c]);
+        sums->zero += (double)zero / ROWS / COLUMNS / LAYERS;
+        sums->dead += (zero == ROWS) / (double)COLUMNS / LAYERS;
+    }
+}
+
+static Shares count(const Model *m)
+{
+    Shares shares = { 0 };
+    tape_reset(m->tape);
+    tape_set_recording(m->tape, false);
+    Tensor *x = embed(m);
+    for (int i = 0; i < LAYERS; i++) {
+        count_layer(m, &m->transformer.layer[i].attention, x, &shares);
+        x = nn_transformer_layer_forward(m->tape, &m->transformer.layer[i], x,
+                                         (AttentionOptions){ 0 });
+    }
+    tape_set_recording(m->tape, true);
+    tape_reset(m->tape);
+    return shares;
+}
+
+/* Writes a row per EVERY steps: the mean of their losses, and the shares after them. */
+static void train(const BenchOptions *options, int map, uint64_t seed, int64_t steps, FILE *table)
+{
+    Model m = model_new(options, maps[map].features, seed, steps);
+    double loss = 0;
+    Shares shares = { 0 };
+    for (int64_t i = 1; i <= steps; i++) {
+        write_batch(&m, seed, i);
+        tape_replay(m.tape, step, &m);
+        loss += tensor_item(m.loss) / EVERY;
+        if (i % EVERY)
+            continue;
+        shares = count(&m);
+        fprintf(table, "%s,%llu,%lld,%.6g,%.6g,%.6g\n", maps[map].name, (unsigned long long)seed,
+                (long long)i, loss, shares.zero, shares.dead);
+        if (i < steps)
+            loss = 0;
+    }
+    printf("%-9s seed %llu: loss %.5f, gradients of 0 %5.1f %%, dead features %5.1f %%\n",
+           maps[map].name, (unsigned long long)seed, loss, 100 * shares.zero, 100 * shares.dead);
+    fflush(stdout);
+    model_free(&m);
+}
+
+static FILE *open_file(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        exit(EXIT_FAILURE);
+    }
+    return file;
+}
+
+/* A line per map and seed, side by side: the loss, the shares. */
+static void draw(const char *output, int64_t seeds)
+{
+    FILE *gnuplot = popen("gnuplot", "w");
+    if (!gnuplot)
+        return;
+    fprintf(gnuplot,
+            "set terminal svg size 900,380 font 'sans-serif,13' background '#ffffff'\n"
+            "set output '%s.svg'\nset datafile separator ','\nset grid lc '#dddddd'\n"
+            "set border 3 lc '#555555'\nset tics nomirror\nset xlabel 'steps'\n"
+            "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n",
+            output);
+    for (int panel = 0; panel < 2; panel++) {
+        fprintf(gnuplot,
+                panel ? "unset logscale\nset yrange [0:*]\nset ylabel 'dead features, %%'\nplot "
+                      : "set logscale y\nset ylabel 'loss, nats per symbol'\nplot ");
+        for (int i = 0; i < MAPS; i++)
+            for (int64_t seed = 1; seed <= seeds; seed++)
+                fprintf(gnuplot,
+                        "'%s.csv' using (strcol(1) eq '%s' && $2 == %lld ? $3 : NaN):(%s) with "
+                        "lines linewidth 2 linecolor '%s' %s%s%s, ",
+                        output, maps[i].name, (long long)seed, panel ? "100*$6" : "$4",
+                        maps[i].colour, seed > 1 ? "notitle" : "title '",
+                        seed > 1 ? "" : maps[i].name, seed > 1 ? "" : "'");
+        fprintf(gnuplot, "\n");
+    }
+    if (pclose(gnuplot) == 0)
+        printf("%s.svg\n", output);
+    else
+        printf("%s.svg is not drawn: gnuplot failed or was not found\n", output);
+}
+
+int main(int argc, char **argv)
+{
+    static int64_t steps = 4000, seeds = 3;
+    static const char *output = "feature_maps";
+    const BenchOption more[] = {
+        { "steps", "of training (4000)", &steps, EVERY, NULL },
+        { "seeds", "runs per feature map (3)", &seeds, 1, NULL },
+        { "output", "write TEXT.csv and TEXT.svg", NULL, 0, &output },
+        { 0 },
+    };
+    BenchOptions options =
+        bench_begin_with(argc, argv, "feature maps of linear attention on the copy task", more);
+    char path[4096];
+    snprintf(path, sizeof path, "%s.csv", output);
+    FILE *table = open_file(path);
+    fprintf(table, "features,seed,step,loss,zero,dead\n");
+    for (int i = 0; i < MAPS; i++)
+        for (int64_t seed = 1; seed <= seeds; seed++)
+            train(&options, i, (uint64_t)seed, steps, table);
+    if (fclose(table) != 0) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        return EXIT_FAILURE;
+    }
+    draw(output, seeds);
+    bench_end(&options);
+    return EXIT_SUCCESS;
+}
