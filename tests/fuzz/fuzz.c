@@ -6,8 +6,10 @@
  *     state       nn_transformer_state_load; all three change nothing if they return false; what
  *                 they accept, saved, loaded and saved again, is the same file
  *     idx         IDX files of images and of labels, gzipped or not
+ *     cifar10     a directory with one of CIFAR-10's files, gzipped or not
  *     options     copy_task's command line, one argument per line */
 #include "examples/copy_task/options.h"
+#include "examples/images/cifar10.h"
 #include "examples/images/idx.h"
 
 #include <fcntl.h>
@@ -229,6 +231,35 @@ static void write_idx_seeds(void)
     REQUIRE(gzclose(file) == Z_OK);
 }
 
+static void fuzz_cifar10(void)
+{
+    Cifar10 images = { .count = 7 };
+    Sentence sentence = { "" };
+    if (cifar10_read(folder, false, &images, &sentence)) {
+        int sum = 0;
+        REQUIRE(images.count > 0);
+        for (int64_t i = 0; i < images.count; i++)
+            REQUIRE(images.labels[i] < CIFAR10_CLASSES);
+        for (int64_t i = 0; i < images.count * CIFAR10_BYTES; i++)
+            sum += images.bytes[i];
+        REQUIRE(sum >= 0);
+        cifar10_free(&images);
+    } else {
+        REQUIRE(images.count == 7 && !images.bytes && *sentence.text);
+    }
+}
+
+static void write_cifar10_seeds(void)
+{
+    uint8_t images[2 * (1 + CIFAR10_BYTES)];
+    for (size_t i = 0; i < sizeof images; i++)
+        images[i] = (uint8_t)(i % (1 + CIFAR10_BYTES) ? i : i / CIFAR10_BYTES);
+    write_bytes(seed_path("images"), images, sizeof images);
+    gzFile file = gzopen(seed_path("images.gz"), "wb");
+    REQUIRE(file && gzwrite(file, images, sizeof images) == (int)sizeof images);
+    REQUIRE(gzclose(file) == Z_OK);
+}
+
 /* -------------------------------------------------------------------------------------- options */
 
 static jmp_buf ended;
@@ -283,15 +314,19 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     if (access("/dev/shm", W_OK) != 0) /* in memory, a save takes microseconds */
         strcpy(folder, "/tmp/fuzz.XXXXXX");
     REQUIRE(chosen && seeds && mkdtemp(folder) && atexit(clean) == 0);
-    snprintf(given, sizeof given, "%s/given", folder);
+    /* cifar10_read takes a directory, and from it the names test*.bin. */
+    snprintf(given, sizeof given, "%s/test.bin", folder);
     snprintf(saved, sizeof saved, "%s/saved", folder);
     snprintf(again, sizeof again, "%s/again", folder);
     make_model();
-    REQUIRE(strcmp(chosen, "idx") == 0 || strcmp(chosen, "options") == 0 ||
+    const bool of_data = strcmp(chosen, "idx") == 0 || strcmp(chosen, "cifar10") == 0;
+    REQUIRE(of_data || strcmp(chosen, "options") == 0 ||
             (save_checkpoint(seed_path("checkpoint")) && save_state(seed_path("state")) &&
              params_save(params, seed_path("weights"))));
     if (strcmp(chosen, "idx") == 0)
         write_idx_seeds();
+    if (strcmp(chosen, "cifar10") == 0)
+        write_cifar10_seeds();
     const char words[] =
         "--steps\n5\n--layers\n2\n--learning-rate\n1e-3\n--attention\nlsh\n--drop-at"
         "\n0\n--quiet";
@@ -310,6 +345,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (strcmp(chosen, "file") == 0         ? fuzz_file
      : strcmp(chosen, "checkpoint") == 0 ? fuzz_checkpoint
      : strcmp(chosen, "state") == 0      ? fuzz_state
+     : strcmp(chosen, "cifar10") == 0    ? fuzz_cifar10
                                          : fuzz_idx)();
     return 0;
 }
