@@ -75,6 +75,39 @@ static void print_message(const char *format, va_list arguments)
         fprintf(stderr, "%s: %s\n", program, message);
 }
 
+/* "prepare, train or sample" */
+static void list_commands(const ProgramCommand *commands, char *list, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; commands[i].name && used < size; i++)
+        used += (size_t)snprintf(list + used, size - used, "%s%s",
+                                 i == 0                 ? ""
+                                 : commands[i + 1].name ? ", "
+                                                        : " or ",
+                                 commands[i].name);
+}
+
+int program_run(const char *name, const ProgramCommand *commands, int argc, char **argv)
+{
+    char list[256];
+    program_start(name);
+    int width = 0;
+    for (int i = 0; commands[i].name; i++) {
+        if (argc > 1 && !strcmp(argv[1], commands[i].name))
+            return commands[i].run(argc - 1, argv + 1);
+        const int length = (int)strlen(commands[i].name);
+        width = length > width ? length : width;
+    }
+    list_commands(commands, list, sizeof list);
+    if (argc < 2 || strcmp(argv[1], "--help"))
+        fail(BAD_USE, "%s: expected %s; see --help", argc < 2 ? "no command" : argv[1], list);
+    printf("usage: %s COMMAND [OPTION]...\n\n", name);
+    for (int i = 0; commands[i].name; i++)
+        printf("  %s %-*s  %s\n", name, width, commands[i].name, commands[i].help);
+    printf("\n%s COMMAND --help lists its options.\n", name);
+    return EXIT_SUCCESS;
+}
+
 /* Where all ranks fail, as on a bad option, rank 0 prints, and ends the others while they wait. */
 void fail(int status, const char *format, ...)
 {

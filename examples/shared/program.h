@@ -12,6 +12,16 @@
  * EXIT_FAILURE. */
 void program_start(const char *name);
 
+/* A program's commands; one without a name ends them. argv[0] of run is the command's name; it
+ * returns the exit status. */
+typedef struct ProgramCommand {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} ProgramCommand;
+/* program_start, then the command that argv[1] names, or --help. Returns the exit status. */
+int program_run(const char *name, const ProgramCommand *commands, int argc, char **argv);
+
 /* Prints the name, ": " and the message to stderr and exits. */
 _Noreturn void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
