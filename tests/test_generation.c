@@ -112,11 +112,13 @@ static int stored_on(const Device *on)
 }
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
-/* Without gates, then, decoded by operations, with gates and with layers that differ. */
+/* Without gates; with a decay, by the CPU's engine, elsewhere by operations; then, always by
+ * operations, with other gates and with layers that differ. */
 static const TransformerConfig kinds[] = {
     { 0 },
     { .attention = ATTENTION_CAUSAL_SOFTMAX },
     { .decay = DECAY_LEARNED, .pre_norm = true },
+    { .decay = DECAY_CONSTANT, .features = FEATURES_POLYNOMIAL },
     { .decay = DECAY_CONSTANT,
       .unnormalized = true,
       .features = FEATURES_IDENTITY,
@@ -246,13 +248,13 @@ static void check_positions(TransformerConfig config, int64_t B)
 TEST(a_step_is_the_parallel_form_at_its_position)
 {
     static const int64_t batches[] = { 1, 3, 17, MANY };
-    for (int i = 0; i < 8; i++)
-        check_positions(kinds[i % 2], batches[i / 2]);
+    for (int i = 0; i < 12; i++)
+        check_positions(kinds[i % 3], batches[i / 3]);
 }
 
 TEST(with_gates_and_with_layers_that_differ)
 {
-    for (int i = 2; i < KINDS; i++)
+    for (int i = 3; i < KINDS; i++)
         check_positions(kinds[i], 1 + i);
 }
 
@@ -287,8 +289,8 @@ static void check_heads(TransformerConfig config, int64_t heads, int64_t head_di
 TEST(with_ragged_and_with_whole_sizes)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 1, 7 }, { 2, 16 }, { 2, 33 }, { 5, 12 } };
-    for (int i = 0; i < 10; i++)
-        check_heads(kinds[i % 2], sizes[i / 2][0], sizes[i / 2][1], 5);
+    for (int i = 0; i < 15; i++)
+        check_heads(kinds[i % 3], sizes[i / 3][0], sizes[i / 3][1], 5);
 }
 
 /* On CUDA: heads whose state exceeds shared memory, heads with more columns than a block has
@@ -393,12 +395,12 @@ static void check_weights(TransformerConfig config, GenerationConfig generation)
 TEST(with_weights_in_bf16_or_in_8_bits)
 {
     static const int64_t batches[] = { 1, 3, 8, 40 };
-    for (int i = 0; i < 16 && has_cpu_engine(test_device()); i++) {
-        TransformerConfig config = kinds[i % 2];
+    for (int i = 0; i < 24 && has_cpu_engine(test_device()); i++) {
+        TransformerConfig config = kinds[i % 3];
         config.heads = 3;
-        config.head_dim = i / 8 ? 44 : 5; /* rows of 132 elements, or less than a vector */
+        config.head_dim = i / 12 ? 44 : 5; /* rows of 132 elements, or less than a vector */
         config.feed_forward = 270;
-        GenerationConfig generation = { .sequences = batches[i / 2 % 4] };
+        GenerationConfig generation = { .sequences = batches[i / 3 % 4] };
         generation.int8_weights = true;
         check_weights(config, generation);
         generation.int8_weights = false;
@@ -442,9 +444,9 @@ static const Real *first_alone(Sequences s, int64_t B)
 
 TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 {
-    for (int j = 0; j < 2 * stored_on(test_device()); j++) {
-        TransformerConfig config = kinds[j % 2];
-        stored = all_stored[j / 2];
+    for (int j = 0; j < 3 * stored_on(test_device()); j++) {
+        TransformerConfig config = kinds[j % 3];
+        stored = all_stored[j / 3];
         config.heads = 8;
         config.head_dim = 13;
         config.feed_forward = 550; /* large enough to split one sequence over threads */
@@ -466,15 +468,15 @@ TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 /* Both continue a prompt, one from a copy of the state of the other. */
 TEST(states_with_differently_stored_weights_are_copied)
 {
-    for (int j = 0; j < 2 * stored_on(test_device()); j++) {
+    for (int j = 0; j < 3 * stored_on(test_device()); j++) {
         stored = (GenerationConfig){ 0 };
-        const Setup u = begin_with(kinds[j % 2], 1, LENGTH);
+        const Setup u = begin_with(kinds[j % 3], 1, LENGTH);
         step_through(u.state, u.s, 0, 3);
-        stored = all_stored[j / 2];
+        stored = all_stored[j / 3];
         TransformerState *copy = new_state(1, LENGTH);
         nn_transformer_state_copy(copy, 0, u.state, 0);
         Tensor *out = nn_transformer_step(copy, rows(cut(u.s, u.s.x, 3, 1), 1));
-        assert_close(test_values(out), cut(u.s, u.s.out, 3, 1), width, j < 2 ? TOLERANCE : 0.05);
+        assert_close(test_values(out), cut(u.s, u.s.out, 3, 1), width, j < 3 ? TOLERANCE : 0.05);
         nn_transformer_state_free(copy);
         end_with(u);
     }
@@ -1065,13 +1067,13 @@ TEST(gates_decode_in_float32)
 {
     if (!has_cpu_engine(test_device()))
         return;
-    begin((TransformerConfig){ .decay = DECAY_LEARNED });
+    begin((TransformerConfig){ .attention = ATTENTION_DELTA_RULE });
     for (int i = 1; i < STORED; i++) {
         stored = all_stored[i];
-        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ, "
-                                     "have gates or rotary positions"
-                             : STATE "bf16 is not available for layers that differ, have gates or "
-                                     "rotary positions",
+        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ, have "
+                                     "gates other than a decay, or rotary positions"
+                             : STATE "bf16 is not available for layers that differ, have gates "
+                                     "other than a decay, or rotary positions",
                       new_state(1, LENGTH));
     }
     end();

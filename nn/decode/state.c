@@ -29,15 +29,17 @@ static void check_attention(const Transformer *transformer)
     }
 }
 
-/* Whether a backend's engine computes the layers: all alike, without gates and rotary positions. */
-static bool has_engine(const Transformer *transformer)
+/* Whether a backend's engine computes the layers: all alike, without gates and rotary positions.
+ * The one that reads weights in 8 bits also has linear attention's decay. */
+static bool has_engine(const Kernels *kernels, const Transformer *transformer)
 {
     const AttentionKind kind = transformer->layer[0].attention.kind;
-    bool alike = kind != ATTENTION_DELTA_RULE;
+    bool alike = kernels->transformer_step && kind != ATTENTION_DELTA_RULE;
     for (int64_t i = 0; i < transformer->layers; i++) {
         const Attention *a = &transformer->layer[i].attention;
-        alike = alike && a->kind == kind && !a->decay_constant && !a->unnormalized &&
-                !a->convolution.weight && !a->gate.weight && !a->rotary_dims;
+        alike = alike && a->kind == kind && !a->unnormalized &&
+                (!a->decay_constant || kernels->step_weights) && !a->convolution.weight &&
+                !a->gate.weight && !a->rotary_dims;
     }
     return alike;
 }
@@ -47,6 +49,7 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
 {
     static const char *const names[] = { "float32", "tf32", "bf16" };
     const Precision precision = config.precision;
+    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
     if ((unsigned)precision > PRECISION_BF16)
         error_raise("nn_transformer_state: there is no precision %d", (int)precision);
     if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
@@ -55,13 +58,13 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
     if (precision == PRECISION_TF32 && !device_is_cuda(device))
         error_raise("nn_transformer_state: tf32 needs a CUDA device, the transformer is on %s",
                     device_name(device));
-    if ((precision == PRECISION_BF16 || config.int8_weights) &&
-        !kernels_on(device, TENSOR_REAL)->step_weights)
+    if ((precision == PRECISION_BF16 || config.int8_weights) && !kernels->step_weights)
         error_raise("nn_transformer_state: %s on the CPU only, the transformer is on %s",
                     config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
-    if ((precision != PRECISION_FLOAT32 || config.int8_weights) && !has_engine(transformer))
-        error_raise("nn_transformer_state: %s not available for layers that differ, have gates or "
-                    "rotary positions",
+    if ((precision != PRECISION_FLOAT32 || config.int8_weights) &&
+        !has_engine(kernels, transformer))
+        error_raise("nn_transformer_state: %s not available for layers that differ, have gates "
+                    "other than a decay, or rotary positions",
                     config.int8_weights           ? "int8_weights are"
                     : precision == PRECISION_TF32 ? "tf32 is"
                                                   : "bf16 is");
@@ -231,7 +234,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
         error_raise("nn_transformer_state: the weights %s", error);
     TransformerState created = describe(device, transformer, config);
     const Kernels *kernels = kernels_on(device, TENSOR_REAL);
-    if (!kernels->transformer_step || !has_engine(transformer))
+    if (!has_engine(kernels, transformer))
         created.tape = tape_new(device);
     else if (kernels->step_weights)
         kernels->step_weights(&created, config.int8_weights);

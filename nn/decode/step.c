@@ -7,7 +7,8 @@
  *     S_i = S_{i-1} + phi(k_i) v_i^T                               (18)     [F, D]
  *     z_i = z_{i-1} + phi(k_i)                                     (19)     [F]
  *     out_i = S_i^T phi(q_i) / (phi(q_i).z_i + eps)                (20)     [D]
- * which are the causal sums of op_causal_linear_attention at position i. z is stored as one more
+ * which are the causal sums of op_causal_linear_attention at position i; with a decay, S_{i-1} and
+ * z_{i-1} are multiplied by e^{l_i} first. z is stored as one more
  * column of S, as if each v_i ended with a 1. Softmax attention has a KV cache of all keys and
  * values so far instead, and
  *     out_i = sum_{j<=i} p_j v_j,     p = softmax_j(q_i.k_j / sqrt D)
@@ -19,8 +20,8 @@
  * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
  * step_on_operations below defines a step and runs where there is no engine: a device without the
- * kernel transformer_step, and layers that differ, have gates (a decay, the delta rule, a
- * convolution, an output gate) or rotary positions. */
+ * kernel transformer_step, and layers that differ, have gates (the delta rule, a convolution, an
+ * output gate; on CUDA also a decay) or rotary positions. */
 #include "nn/decode/state.h"
 #include "ops/kernels.h"
 

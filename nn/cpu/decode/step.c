@@ -130,9 +130,23 @@ static void map_head(const Attention *attention, Real *out, const Real *x, bool 
 
 /* ------------------------------------------------------------------------------------ attention */
 
-/* Equations 18 and 19 as S [F, C] <- S + b v^T, and y [C] = S^T a. Four rows of S at a time load
- * and store y a quarter as often. */
-static void advance(Real *restrict y, Real *restrict S, const Real *a, const Real *b,
+/* e^l of a head, of whose layer x [width] is the input: l = -log(1 + e^z), z = w.x + b + constant,
+ * or the constant alone, or 0: gates_of in nn/attention.c */
+static Real decay_of(const Attention *attention, const Real *x, int64_t head, int64_t width)
+{
+    const Linear *linear = &attention->decay;
+    if (!attention->decay_constant)
+        return 1;
+    const Real constant = attention->decay_constant->data[head];
+    if (!linear->weight)
+        return real_exp(constant);
+    const Real z = dot(linear->weight->data + head * width, x, width) + linear->bias->data[head];
+    return 1 / (1 + real_exp(z + constant));
+}
+
+/* Equations 18 and 19 as S [F, C] <- decay S + b v^T, and y [C] = S^T a. Four rows of S at a time
+ * load and store y a quarter as often. */
+static void advance(Real *restrict y, Real *restrict S, Real decay, const Real *a, const Real *b,
                     const Real *restrict v, int64_t F, int64_t C)
 {
     int64_t f = 0;
@@ -140,10 +154,10 @@ static void advance(Real *restrict y, Real *restrict S, const Real *a, const Rea
     for (; f + 4 <= F; f += 4, S += 4 * C) {
 #pragma omp simd
         for (int64_t c = 0; c < C; c++) {
-            S[c] += b[f] * v[c];
-            S[c + C] += b[f + 1] * v[c];
-            S[c + 2 * C] += b[f + 2] * v[c];
-            S[c + 3 * C] += b[f + 3] * v[c];
+            S[c] = decay * S[c] + b[f] * v[c];
+            S[c + C] = decay * S[c + C] + b[f + 1] * v[c];
+            S[c + 2 * C] = decay * S[c + 2 * C] + b[f + 2] * v[c];
+            S[c + 3 * C] = decay * S[c + 3 * C] + b[f + 3] * v[c];
             y[c] += a[f] * S[c] + a[f + 1] * S[c + C] + a[f + 2] * S[c + 2 * C] +
                     a[f + 3] * S[c + 3 * C];
         }
@@ -151,15 +165,16 @@ static void advance(Real *restrict y, Real *restrict S, const Real *a, const Rea
     for (; f < F; f++, S += C) {
 #pragma omp simd
         for (int64_t c = 0; c < C; c++) {
-            S[c] += b[f] * v[c];
+            S[c] = decay * S[c] + b[f] * v[c];
             y[c] += a[f] * S[c];
         }
     }
 }
 
-/* out [D] of head `head` of all sequences' heads; k is stored at q + width, v at q + 2 width. */
-static void attend_linear_head(const Team *team, int64_t layer, Real *out, const Real *q,
-                               int64_t head)
+/* out [D] of head `head` of all sequences' heads, from the layer's input x [width]; k is stored at
+ * q + width, v at q + 2 width. */
+static void attend_linear_head(const Team *team, int64_t layer, Real *out, const Real *x,
+                               const Real *q, int64_t head)
 {
     const TransformerState *state = team->state;
     const int64_t F = state->F, D = state->D;
@@ -169,7 +184,8 @@ static void attend_linear_head(const Team *team, int64_t layer, Real *out, const
     map_head(attention, b, q + state->width, false, F, v);
     memcpy(v, q + 2 * state->width, (size_t)D * sizeof *v);
     v[D] = 1; /* S's last column is z, and y's last element z.a */
-    advance(y, state->layer[layer].sums.data + head * F * (D + 1), a, b, v, F, D + 1);
+    advance(y, state->layer[layer].sums.data + head * F * (D + 1),
+            decay_of(attention, x, head % state->H, state->width), a, b, v, F, D + 1);
     for (int64_t d = 0; d < D; d++)
         out[d] = y[d] / (y[D] + (Real)ATTENTION_EPS);
 }
@@ -217,7 +233,8 @@ static void attend_softmax_head(const Team *team, int64_t layer, Real *out, Real
         out[d] /= sum;
 }
 
-static void attend_heads(const Team *team, int64_t layer)
+/* x [B, width]: the layer's input */
+static void attend_heads(const Team *team, int64_t layer, const Real *x)
 {
     const TransformerState *state = team->state;
     const Range range = share(team, team->B * state->H, 1);
@@ -227,7 +244,8 @@ static void attend_heads(const Team *team, int64_t layer)
         if (state->softmax)
             attend_softmax_head(team, layer, out, q, team->first * state->H + i);
         else
-            attend_linear_head(team, layer, out, q, team->first * state->H + i);
+            attend_linear_head(team, layer, out, x + i / state->H * state->width, q,
+                               team->first * state->H + i);
     }
     wait_for_team(team);
 }
@@ -303,7 +321,7 @@ static void run_layer(const Team *team, int64_t i)
     if (layer->pre_norm)
         normalize(team, in, x, &layer->norm1);
     multiply_shared(team, team->packed, false, in, &weights->input, none, width, 3 * width);
-    attend_heads(team, i);
+    attend_heads(team, i, in);
     multiply_shared(team, x, true, team->attended, &weights->output, none, width, width);
     normalize(team, in, x, layer->pre_norm ? &layer->norm2 : &layer->norm1);
     multiply_shared(team, team->hidden, false, in, &weights->ff1, layer->activation, width, inner);
