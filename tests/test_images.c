@@ -99,8 +99,9 @@ TEST(log_has_a_row_a_step)
 TEST(learns)
 {
     static const char *const kinds[] = { "", "--attention softmax", "--features squared-relu",
-                                         "--schedule cosine --dropout 0.1" };
-    for (int i = 0; i < 4; i++) {
+                                         "--schedule cosine --dropout 0.1",
+                                         "--optimizer muon --warm-up 10" };
+    for (int i = 0; i < 5; i++) {
         assert_runs(TINY "--steps 150 --learning-rate 0.02 --device cpu --quiet %s", kinds[i]);
         ck_assert_msg(final_test_bits() < 4, "%s: %s", kinds[i], output); /* from 8 */
     }
@@ -129,16 +130,21 @@ TEST(two_runs_are_bitwise_equal)
  * within the second. */
 TEST(resumed_run_is_bitwise_equal)
 {
-    assert_runs(LONGER "--steps 16 --save @/whole.safetensors --log @/whole.csv");
-    const double whole = final_test_bits();
-    assert_runs(LONGER "--steps 9 --save @/part.safetensors --save-every 7 --log @/part.csv");
-    assert_runs("images train --data @ --resume @/part.safetensors --steps 16 --threads 2 "
-                "--evaluate-every 4 --evaluate-images 6 --log @/part.csv "
-                "--save @/part.safetensors");
-    assert_same_files("whole.safetensors", "part.safetensors");
-    assert_same_logs("whole.csv", "part.csv");
-    ck_assert_double_eq(number_after(" steps="), 16);
-    ck_assert_double_eq(final_test_bits(), whole);
+    static const char *const optimizers[] = { "", "--optimizer muon --warm-up 12" };
+    for (int i = 0; i < 2; i++) {
+        const char *more = optimizers[i];
+        assert_runs(LONGER "--steps 16 --save @/whole.safetensors --log @/whole.csv %s", more);
+        const double whole = final_test_bits();
+        assert_runs(LONGER "--steps 9 --save @/part.safetensors --save-every 7 --log @/part.csv %s",
+                    more);
+        assert_runs("images train --data @ --resume @/part.safetensors --steps 16 --threads 2 "
+                    "--evaluate-every 4 --evaluate-images 6 --log @/part.csv "
+                    "--save @/part.safetensors");
+        assert_same_files("whole.safetensors", "part.safetensors");
+        assert_same_logs("whole.csv", "part.csv");
+        ck_assert_double_eq(number_after(" steps="), 16);
+        ck_assert_double_eq(final_test_bits(), whole);
+    }
 }
 
 #define INTERRUPTED                                                                                \
