@@ -256,7 +256,7 @@ static void close_result(FILE *file, const char *what)
     }
 }
 
-static void need_points(const Figure *figure)
+void figure_need_points(const Figure *figure)
 {
     for (int l = 0; l < figure->count; l++)
         if (figure->lines[l].count > 0)
@@ -271,7 +271,7 @@ static void need_points(const Figure *figure)
 
 void figure_save(const Figure *figure, BenchOptions *options)
 {
-    need_points(figure);
+    figure_need_points(figure);
     FILE *table = open_result(figure, "csv");
     fprintf(table, "method,length,batch,ms_per_sample,bytes_per_sample\n");
     if (!options->json) {
@@ -321,7 +321,7 @@ static void print_points(const Line *line, FILE *gnuplot, int index)
 FILE *figure_draw(const Figure *figure, const char *program, int width, int height)
 {
     int64_t min, max;
-    need_points(figure);
+    figure_need_points(figure);
     lengths(figure, &min, &max);
     if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
         const char *output = figure->output;

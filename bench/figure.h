@@ -84,6 +84,9 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
 /* Adds lines with their points from the records of --draw; also reads sizes and where. */
 void figure_read(Figure *figure, const Line *lines, int count);
 
+/* Ends the program if there are no points. */
+void figure_need_points(const Figure *figure);
+
 /* Writes the table and the records; ends the program if there are no points. */
 void figure_save(const Figure *figure, BenchOptions *options);
 

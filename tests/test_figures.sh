@@ -26,6 +26,11 @@ results() {
     draws && check "$1.svg ends" grep -q '</svg>' "$name.svg"
 }
 
+record() { # METHOD LENGTH MILLISECONDS BYTES
+    echo "{ \"method\": \"$1\", \"N\": $2, \"B\": 2, \"ms_per_sample\": $3, \"bytes_per_sample\": $4, \"sizes\": \"$sizes\" }"
+}
+sizes=
+
 draws() { command -v gnuplot >/dev/null; }
 draws || echo "gnuplot was not found: the pictures are not tested"
 
@@ -54,7 +59,11 @@ draws_later() {
 }
 
 check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
-results figure1 13 softmax lsh-1 lsh-4 linear
+results figure1 16 softmax lsh-1 lsh-4 lsh-8 linear
+for N in 1024 2048; do record lsh-8 $N 1 $((N << 19)); done >"$directory/records.json"
+check "figure1 of records" "$build/bench/figure1" --draw "$directory/records.json" --output "$directory/records"
+cp "$directory/said" "$directory/records.txt"
+check "with the longest lengths" grep -q '^lsh-8  *2050  *~8190  *~32800$' "$directory/records.txt"
 draws_later figure1 json "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8
 check "seconds in all" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --total 1 --longest 2097152 \
     --output "$directory/total"
@@ -144,7 +153,7 @@ check "table3 without data" [ "$(bench/table3 2>&1 | head -n 1 | cut -d' ' -f1-3
 if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
     check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
         --memory 20 --tokens 64 --output "$directory/little"
-    check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 4 ]
+    check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 5 ]
     check "and end" [ "$(grep -c ',4096,1,' "$directory/little.csv")" -eq 0 ]
     check "figure1 in no memory" [ "$("$build/bench/figure1" --memory 1 --shortest 4096 --longest 4096 \
         --output "$directory/none" 2>&1 | tail -n 1)" = "no point was measured; the reasons are printed above" ]
