@@ -84,10 +84,10 @@ void print_longest_lengths(const Figure *figure)
     printf("\n");
 }
 
-void print_crossings(const Figure *figure)
+void print_crossings(const Figure *figure, int count)
 {
     const Curve first = curve_of_times(&figure->lines[0]);
-    for (int l = 1; l < figure->count; l++) {
+    for (int l = 1; l < count; l++) {
         const Line *line = &figure->lines[l];
         const Curve curve = curve_of_times(line);
         const double crossing = curve_crossing(&first, &curve);

@@ -28,7 +28,7 @@ BenchText estimate_text(Estimate estimate);
 
 /* Prints the longest length of one sequence that fits in 1, 4 and 16 GiB, by method. */
 void print_longest_lengths(const Figure *figure);
-/* Prints where each line overtakes the first one. */
-void print_crossings(const Figure *figure);
+/* Prints where each of the first `count` lines overtakes line 0. */
+void print_crossings(const Figure *figure, int count);
 
 #endif

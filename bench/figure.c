@@ -413,5 +413,8 @@ void figure_run(Figure *figure, BenchOptions *options, const Line *lines, int co
         figure_save(figure, options);
         bench_end(options);
     }
+    figure_need_points(figure);
+    if (panel.report)
+        panel.report(figure);
     draw_panel(figure, program, panel);
 }

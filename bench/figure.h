@@ -97,10 +97,12 @@ FILE *figure_draw(const Figure *figure, const char *program, int width, int heig
 void figure_plot(const Figure *figure, FILE *gnuplot, const char *y);
 void figure_end(const Figure *figure, FILE *gnuplot);
 
-/* A figure of one panel: its title, its label of y, y as of figure_plot. figure_run measures all
- * lines, one sample per point, and saves them, or with --draw reads them; then it draws. */
+/* A figure of one panel: its title, its label of y, y as of figure_plot, and NULL or a function that
+ * prints what follows from the points. figure_run measures all lines, one sample per point, and saves
+ * them, or with --draw reads them; then it reports and draws. */
 typedef struct Panel {
     const char *title, *label, *y;
+    void (*report)(const Figure *figure);
 } Panel;
 void figure_run(Figure *figure, BenchOptions *options, const Line *lines, int count, Command again,
                 const char *program, Panel panel);

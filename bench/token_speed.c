@@ -108,6 +108,6 @@ int main(int argc, char **argv)
     snprintf(figure.sizes, sizeof figure.sizes, "%lld layers of %lld heads of %lld, one sequence",
              (long long)layers, (long long)heads, (long long)head_dim);
     figure_run(&figure, &options, lines, METHODS, again, argv[0],
-               (Panel){ "A decode step of a transformer", "time per token, ms", "2" });
+               (Panel){ "A decode step of a transformer", "time per token, ms", "2", NULL });
     return EXIT_SUCCESS;
 }

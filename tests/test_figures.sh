@@ -21,7 +21,7 @@ results() {
     for method in "${@:3}"; do
         check "$1 has $method" grep -q "^$method," "$name.csv"
         check "$1 has $method" grep -q "\"method\": \"$method\"" "$name.json"
-        draws && check "$1.svg has $method" grep -q ">$method<\|>linear, $method form<" "$name.svg"
+        draws && check "$1.svg has $method" grep -q ">$method<\|>linear, $method f[a-z]*<\|>${method/-/ } alone<" "$name.svg"
     done
     draws && check "$1.svg ends" grep -q '</svg>' "$name.svg"
 }
@@ -104,7 +104,23 @@ check "an interpreter without PyTorch" [ "$("$build/bench/figure1" $small --pyth
 
 check "training_speed" "$build/bench/training_speed" $small --vocabulary 11 --layers 1 --heads 2 \
     --head-dim 8 --output "$directory/training_speed"
-results training_speed 13 softmax quadratic recurrent chunked
+cp "$directory/said" "$directory/training_speed.txt"
+results training_speed 22 softmax chunked polynomial recurrent quadratic softmax-attention chunked-attention
+check "it estimates GPT-2" [ "$(grep -c '^124M \|^355M \|^774M \|^1.5B ' "$directory/training_speed.txt")" -eq 4 ]
+# Of 819200 weights: T = 819200 (2e-9 N + 1e-6) + A; A = 4e-6 N^2 of softmax, 4.096e-3 N of the chunked form.
+sizes="4 layers of 4 heads of 32, 256 symbols, one sequence"
+for N in 512 1024 2048 4096; do
+    awk -v N=$N 'BEGIN { rest = 819200 * (2e-9 * N + 1e-6); s = 4e-6 * N * N; c = 4.096e-3 * N
+        print "softmax", rest + s; print "chunked", rest + c; print "softmax-attention", s; print "chunked-attention", c }' OFMT=%.12g |
+        while read -r method ms; do record "$method" $N "$ms" 1; done
+done >"$directory/estimated.json"
+check "training_speed of records" "$build/bench/training_speed" --draw "$directory/estimated.json" --output "$directory/estimated"
+cp "$directory/said" "$directory/estimated.txt"
+check "whose crossing is where A is equal" grep -q '^linear, chunked form, overtakes softmax at about N = 1020$' "$directory/estimated.txt"
+check "and estimate softmax" grep -q '^124M  softmax  *~0.452  *~2.34  .*~5010$' "$directory/estimated.txt"
+check "and the chunked form" grep -q '^ *chunked  *~0.528  *~1.74  *~6.59  *~26  *~104  *~2050 ' "$directory/estimated.txt"
+check "a model that there is not" [ "$("$build/bench/training_speed" --model gpt 2>&1)" = \
+    "--model is gpt, expected small, 124M, 355M, 774M or 1.5B" ]
 check "token_speed" "$build/bench/token_speed" $small --layers 4 --heads 2 --head-dim 8 --output "$directory/token_speed"
 results token_speed 19 softmax hybrid linear decay unnormalized delta
 mkdir "$directory/books"
