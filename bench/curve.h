@@ -1,12 +1,12 @@
-/* Estimates from a figure's points: a curve is straight between neighbouring points on log-log axes,
- * and continues the line through the first two and the last two points. */
+/* Estimates from a figure's points: a curve is straight between neighbouring points on log-log
+ * axes, and continues the line through the first two and the last two points. */
 #ifndef TAPEGRAD_BENCH_CURVE_H
 #define TAPEGRAD_BENCH_CURVE_H
 
 #include "bench/figure.h"
 
 typedef struct Curve {
-    double x[MAX_POINTS], y[MAX_POINTS]; /* x in ascending order */
+    double x[FIGURE_POINTS], y[FIGURE_POINTS]; /* x in ascending order */
     int count;
 } Curve;
 
@@ -19,8 +19,8 @@ typedef struct Estimate {
 /* Milliseconds per sample against length. */
 Curve curve_of_times(const Line *line);
 Estimate curve_at(const Curve *curve, double x);
-/* The x from which on `fast` is at most `slow`, at the points that both have: 0 if it is so at all of
- * them, NaN if it is not at the last one. */
+/* The x from which on `fast` is at most `slow`, at the points that both have: 0 if it is so at all
+ * of them, NaN if it is not at the last one. */
 double curve_crossing(const Curve *slow, const Curve *fast);
 
 /* Three significant digits, after ~ unless measured; "-" for NaN. */

@@ -1,8 +1,8 @@
 /* Seconds per training step against context length, as in Linear Transformers Are Faster (Buckman
  * and Gelada 2024), of a decoder like GPT-2 (Radford et al. 2019): pre-norm, gelu, learned
  * positions, a tied head; AdamW; one sequence per step. The methods are softmax attention and each
- * form of linear attention; polynomial: with features of degree 2, of which there are D (D + 3) / 2 +
- * 1 per head; and the attention of all layers alone.
+ * form of linear attention; polynomial: with features of degree 2, of which there are D (D + 3) / 2
+ * + 1 per head; and the attention of all layers alone.
  *
  * From these it estimates the times of GPT-2's sizes, see print_gpt2. */
 #include "bench/curve.h"
@@ -200,18 +200,19 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     (method < MODELS ? measure_model : measure_alone)(options, figure, method);
 }
 
-/* ---------------------------------------------------------------------------------- GPT-2's sizes */
+/* -------------------------------------------------------------------------------- GPT-2's sizes */
 /* Both the matrix products and linear attention take time proportional to N, so the times of steps
- * alone do not separate them: the attention of all layers, A(N), is measured too. The rest of a step,
+ * alone do not separate them: the attention of all layers, A(N), is measured too. The rest of a
+ * step,
  *     T(N) - A(N) = W (p N + c),
  * is proportional to the W weights of matrix products: p for each position, c for each step, mainly
- * the optimizer. Least squares of the relative errors over all lengths of both methods give p and c.
- * A step of another size is estimated as
+ * the optimizer. Least squares of the relative errors over all lengths of both methods give p and
+ * c. A step of another size is estimated as
  *     T'(N) = W' (p N + c) + L' H' / (L H) (D' / D)^e A(N),
  * L layers of H heads of D. e = 1 for softmax and 2 for linear attention, since the number of
  * operations per position is proportional to D^e. Beyond the measured lengths A is proportional to
- * N^2 for softmax and to N for linear attention, below them to N. The rest is equal for both methods:
- * where one overtakes the other depends on D, but not on layers and heads.
+ * N^2 for softmax and to N for linear attention, below them to N. The rest is equal for both
+ * methods: where one overtakes the other depends on D, but not on layers and heads.
  *
  * Operations per element of the residual stream count as part of p: a small measured model, where
  * their share is larger, overestimates p. */

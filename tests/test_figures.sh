@@ -122,7 +122,19 @@ check "and the chunked form" grep -q '^ *chunked  *~0.528  *~1.74  *~6.59  *~26 
 check "a model that there is not" [ "$("$build/bench/training_speed" --model gpt 2>&1)" = \
     "--model is gpt, expected small, 124M, 355M, 774M or 1.5B" ]
 check "token_speed" "$build/bench/token_speed" $small --layers 4 --heads 2 --head-dim 8 --output "$directory/token_speed"
-results token_speed 19 softmax hybrid linear decay unnormalized delta
+results token_speed 25 softmax lsh-4 hybrid linear polynomial decay unnormalized delta
+check "tune" "$build/bench/tune" --seconds 0 --threads 1 --shortest 16 --longest 64 --output "$directory/chunks"
+cp "$directory/said" "$directory/chunks.txt"
+check "has chunks up to each length" [ "$(cut -d, -f1-3 "$directory/chunks.csv" | grep '^64,' | tr '\n' ' ')" = \
+    "64,16,0 64,16,4 64,16,8 64,16,16 64,64,0 64,64,4 64,64,8 64,64,16 64,64,32 64,64,64 " ]
+check "and one default of each" [ "$(cut -d, -f5 "$directory/chunks.csv" | grep -c 1)" -eq 6 ]
+draws && check "chunks.svg has three panels" [ "$(grep -c '>heads of [0-9]*<' "$directory/chunks.svg")" -eq 3 ]
+check "tune without gnuplot" env PATH="$without" "$build/bench/tune" --draw "$directory/chunks.csv" --output "$directory/chunks-later"
+cp "$directory/said" "$directory/later.txt"
+draws && check "draws later" sh -c "$(tail -n 1 "$directory/later.txt" | sed 's/-later.csv/.csv/')"
+draws && check "the same picture" cmp <(sed s/-later// "$directory/chunks-later.svg") "$directory/chunks.svg"
+check "a table that is none" [ "$("$build/bench/tune" --draw "$directory/chunks.txt" --output "$directory/none" 2>&1)" = \
+    "--draw $directory/chunks.txt: it has no row of this figure" ]
 mkdir "$directory/books"
 cp examples/sonnets.txt "$directory/books/train.txt" && head -n 50 examples/sonnets.txt >"$directory/books/valid.txt"
 contexts="bench/contexts --build $build --data $directory/books --tokens 64 --steps 60 --evaluate-every 20 --device cpu"
