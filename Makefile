@@ -3,7 +3,8 @@
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
 # make tune          measures which form of attention is best by sizes on this CPU, prints the table
-# make figures       time and memory against length, and learning curves, drawn under build/figures/
+# make figures       time and memory against length, time against chunk size, and learning curves, drawn
+#                    under build/figures/
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
 # make test-cuda-faults    then: that these tests find faults planted in kernels
@@ -108,8 +109,8 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
             $(if $(filter yes,$(CUDA)),$(BUILD)/tests/test_curand)
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
 helpers   = $(patsubst %.h,$(BUILD)/%.o,$(wildcard $(patsubst $(1)/%.c,$(1)/%.h,$(wildcard $(1)/*.c))))
-FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed)
-BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune $(basename $(call helpers,bench)), \
+FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed tune)
+BENCHES  := $(filter-out $(FIGURES) $(basename $(call helpers,bench)), \
             $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c)))
 
 # -------------------------------------------------------------------------------------------- the rules
@@ -233,6 +234,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/figure1 $(call FIGURE,figure1) $(if $(PYTHON),--python $(PYTHON))
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
 	$(THREADS) $(BUILD)/bench/token_speed $(call FIGURE,token_speed)
+	$(THREADS) $(BUILD)/bench/tune --output $(BUILD)/figures/chunks
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
 include tests/checks.mk one_file.mk install.mk

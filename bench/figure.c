@@ -162,7 +162,7 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
 {
     snprintf(figure->where, sizeof figure->where, "%s", bench_where(options).text);
     printf("%s\n", line.name);
-    for (int64_t length = figure->shortest; length <= figure->longest && line.count < MAX_POINTS;
+    for (int64_t length = figure->shortest; length <= figure->longest && line.count < FIGURE_POINTS;
          length *= 2) {
         Point point = { .length = length, .batch = tokens > length ? tokens / length : 1 };
         Command whole = command;
@@ -220,7 +220,7 @@ static void read_line(Figure *figure, Line line)
         perror(figure->draw);
         exit(1);
     }
-    while (line.count < MAX_POINTS && fgets(record, sizeof record, file))
+    while (line.count < FIGURE_POINTS && fgets(record, sizeof record, file))
         if (read_point(record, line.name, &line.points[line.count])) {
             line.count++;
             text_in(record, "sizes", figure->sizes, sizeof figure->sizes);
@@ -256,7 +256,7 @@ static void close_result(FILE *file, const char *what)
     }
 }
 
-static void need_points(const Figure *figure)
+void figure_need_points(const Figure *figure)
 {
     for (int l = 0; l < figure->count; l++)
         if (figure->lines[l].count > 0)
@@ -271,7 +271,7 @@ static void need_points(const Figure *figure)
 
 void figure_save(const Figure *figure, BenchOptions *options)
 {
-    need_points(figure);
+    figure_need_points(figure);
     FILE *table = open_result(figure, "csv");
     fprintf(table, "method,length,batch,ms_per_sample,bytes_per_sample\n");
     if (!options->json) {
@@ -318,16 +318,13 @@ static void print_points(const Line *line, FILE *gnuplot, int index)
     fprintf(gnuplot, "END\n");
 }
 
-FILE *figure_draw(const Figure *figure, const char *program, int width, int height)
+FILE *figure_gnuplot(const char *output, const char *program, const char *records, int width,
+                     int height)
 {
-    int64_t min, max;
-    need_points(figure);
-    lengths(figure, &min, &max);
     if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
-        const char *output = figure->output;
         printf("%s.svg is not drawn: gnuplot was not found; this command draws it elsewhere:\n"
-               "  %s --draw %s.json --output %s\n",
-               output, program, output, output);
+               "  %s --draw %s.%s --output %s\n",
+               output, program, output, records, output);
         return NULL;
     }
     FILE *gnuplot = popen("gnuplot", "w");
@@ -340,13 +337,26 @@ FILE *figure_draw(const Figure *figure, const char *program, int width, int heig
             "set output \"%s.svg\"\n"
             "set border 3 linecolor '#777777'\n"
             "set tics nomirror out textcolor '#333333'\n"
-            "set grid linetype 1 linecolor '#e4e4e4'\n"
+            "set grid linetype 1 linecolor '#e4e4e4'\n",
+            width, height, output);
+    return gnuplot;
+}
+
+FILE *figure_draw(const Figure *figure, const char *program, int width, int height)
+{
+    int64_t min, max;
+    figure_need_points(figure);
+    lengths(figure, &min, &max);
+    FILE *gnuplot = figure_gnuplot(figure->output, program, "json", width, height);
+    if (!gnuplot)
+        return NULL;
+    fprintf(gnuplot,
             "set logscale x 2\nset format x '2^{%%L}'\n"
             "set logscale y 10\nset format y '10^{%%T}'\n"
             "set xlabel 'length of the sequence, positions'\n"
             "set xrange [%lld*0.9:%lld*1.1]\n"
             "set key at screen 0.795,0.8 left top reverse Left samplen 2 spacing 1.2 font ',13'\n",
-            width, height, figure->output, (long long)min, (long long)max);
+            (long long)min, (long long)max);
     for (int l = 0; l < figure->count; l++)
         if (figure->lines[l].count > 0)
             print_points(&figure->lines[l], gnuplot, l);
@@ -370,13 +380,17 @@ void figure_plot(const Figure *figure, FILE *gnuplot, const char *y)
     fprintf(gnuplot, "\n");
 }
 
-void figure_end(const Figure *figure, FILE *gnuplot)
+void figure_close(const char *output, FILE *gnuplot)
 {
     if (pclose(gnuplot) != 0) {
-        fprintf(stderr, "gnuplot could not draw %s.svg; its error is printed above\n",
-                figure->output);
+        fprintf(stderr, "gnuplot could not draw %s.svg; its error is printed above\n", output);
         exit(1);
     }
+}
+
+void figure_end(const Figure *figure, FILE *gnuplot)
+{
+    figure_close(figure->output, gnuplot);
     if (figure->draw)
         printf("%s.svg\n", figure->output);
     else
@@ -413,5 +427,8 @@ void figure_run(Figure *figure, BenchOptions *options, const Line *lines, int co
         figure_save(figure, options);
         bench_end(options);
     }
+    figure_need_points(figure);
+    if (panel.report)
+        panel.report(figure);
     draw_panel(figure, program, panel);
 }

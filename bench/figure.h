@@ -5,7 +5,7 @@
 
 #include "bench/common.h"
 
-enum { MAX_LINES = 12, MAX_POINTS = 32 };
+enum { FIGURE_LINES = 12, FIGURE_POINTS = 32 };
 
 typedef struct Point {
     int64_t length, batch;
@@ -16,7 +16,7 @@ typedef struct Point {
 typedef struct Line {
     const char *name, *title, *colour;
     bool dashed;
-    Point points[MAX_POINTS];
+    Point points[FIGURE_POINTS];
     int count;
 } Line;
 
@@ -29,7 +29,7 @@ typedef struct Figure {
     const char *draw;   /* records of an earlier run to draw instead of measuring, or NULL */
     const char *method; /* measure one point of this method, or NULL */
     int64_t length, batch;
-    Line lines[MAX_LINES];
+    Line lines[FIGURE_LINES];
     int count;
     char sizes[128];      /* sizes of the measured model, for the subtitle */
     char where[64];       /* bench_where, for the subtitle */
@@ -84,20 +84,32 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
 /* Adds lines with their points from the records of --draw; also reads sizes and where. */
 void figure_read(Figure *figure, const Line *lines, int count);
 
+/* Ends the program if there are no points. */
+void figure_need_points(const Figure *figure);
+
 /* Writes the table and the records; ends the program if there are no points. */
 void figure_save(const Figure *figure, BenchOptions *options);
 
-/* Starts gnuplot with the points and the common settings. Without gnuplot: returns NULL and prints
- * the command that draws the picture elsewhere. Then figure_plot draws the lines of a panel; y is a
- * gnuplot expression, in which column 2 is milliseconds per sample and column 3 MiB per sample. */
+/* Starts gnuplot for OUTPUT.svg, with the style of all figures. Without gnuplot: returns NULL and
+ * prints the command that draws the picture elsewhere, from OUTPUT.records. figure_close ends
+ * it. */
+FILE *figure_gnuplot(const char *output, const char *program, const char *records, int width,
+                     int height);
+void figure_close(const char *output, FILE *gnuplot);
+
+/* Likewise with the points and axes of this figure. Then figure_plot draws the lines of a panel; y
+ * is a gnuplot expression, in which column 2 is milliseconds per sample and column 3 MiB per
+ * sample. */
 FILE *figure_draw(const Figure *figure, const char *program, int width, int height);
 void figure_plot(const Figure *figure, FILE *gnuplot, const char *y);
 void figure_end(const Figure *figure, FILE *gnuplot);
 
-/* A figure of one panel: its title, its label of y, y as of figure_plot. figure_run measures all
- * lines, one sample per point, and saves them, or with --draw reads them; then it draws. */
+/* A figure of one panel: its title, its label of y, y as of figure_plot, and NULL or a function
+ * that prints what follows from the points. figure_run measures all lines, one sample per point,
+ * and saves them, or with --draw reads them; then it reports and draws. */
 typedef struct Panel {
     const char *title, *label, *y;
+    void (*report)(const Figure *figure);
 } Panel;
 void figure_run(Figure *figure, BenchOptions *options, const Line *lines, int count, Command again,
                 const char *program, Panel panel);

@@ -7,7 +7,7 @@
  *
  * Memory is the peak including inputs, output and gradients: of the memory pool here; for a peer,
  * of PyTorch's allocator on a GPU, and the growth of the process on the CPU. */
-#include "bench/figure.h"
+#include "bench/curve.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +21,7 @@ typedef struct Case {
     Tape *tape;
     Tensor *query, *key, *value; /* [B, N, H, D]; key NULL: the queries are the keys */
     Tensor *upstream;
+    int64_t rounds; /* of LSH attention */
     Tensor *(*attend)(const struct Case *c);
 } Case;
 
@@ -36,26 +37,22 @@ static Tensor *softmax(const Case *c)
                                        (SoftmaxAttentionOptions){ 0 });
 }
 
-static Tensor *lsh_1(const Case *c)
+static Tensor *lsh(const Case *c)
 {
     return op_causal_lsh_attention(c->tape, c->query, c->value,
-                                   (LshAttentionOptions){ .rounds = 1 });
+                                   (LshAttentionOptions){ .rounds = c->rounds });
 }
 
-static Tensor *lsh_4(const Case *c)
-{
-    return op_causal_lsh_attention(c->tape, c->query, c->value,
-                                   (LshAttentionOptions){ .rounds = 4 });
-}
-
-enum { METHODS = 4 };
+enum { METHODS = 5 };
 static const Line lines[METHODS] = {
     { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
     { .name = "lsh-1", .title = "lsh-1", .colour = "#7fbc41" },
     { .name = "lsh-4", .title = "lsh-4", .colour = "#276419" },
+    { .name = "lsh-8", .title = "lsh-8", .colour = "#00441b" },
     { .name = "linear", .title = "linear", .colour = "#2166ac" },
 };
-static Tensor *(*const attends[METHODS])(const Case *c) = { softmax, lsh_1, lsh_4, linear };
+static Tensor *(*const attends[METHODS])(const Case *c) = { softmax, lsh, lsh, lsh, linear };
+static const int64_t rounds[METHODS] = { 0, 1, 4, 8, 0 };
 
 static void run(void *context)
 {
@@ -72,14 +69,14 @@ static void run(void *context)
 static void measure_point(const BenchOptions *options, const Figure *figure)
 {
     const int method = figure_method(figure, lines, METHODS);
-    const bool shared = attends[method] == lsh_1 || attends[method] == lsh_4;
     const Shape size = shape(figure->batch, figure->length, heads, head_dim);
     const Initializer normal = { INITIAL_NORMAL, 1 };
     Case c = { .params = params_new(options->device, 1),
                .tape = bench_tape(options),
+               .rounds = rounds[method],
                .attend = attends[method] };
     c.query = params_add(c.params, "query", size, normal);
-    c.key = shared ? NULL : params_add(c.params, "key", size, normal);
+    c.key = attends[method] == lsh ? NULL : params_add(c.params, "key", size, normal);
     c.value = params_add(c.params, "value", size, normal);
     c.upstream = tape_persistent(c.tape, size);
     bench_fill(c.upstream, 1);
@@ -200,6 +197,8 @@ int main(int argc, char **argv)
     if (figure.draw) {
         figure_read(&figure, lines, METHODS);
         figure_read(&figure, peers, PEERS);
+        figure_need_points(&figure);
+        print_longest_lengths(&figure);
         draw(&figure, argv[0]);
         return EXIT_SUCCESS;
     }
@@ -214,6 +213,7 @@ int main(int argc, char **argv)
         measure_peers(&figure, &options, list);
     figure_save(&figure, &options);
     bench_end(&options);
+    print_longest_lengths(&figure);
     draw(&figure, argv[0]);
     return EXIT_SUCCESS;
 }

@@ -507,8 +507,8 @@ part_learn() {
     rm -f "$results/figure2.status" # drawn again: it takes no time
     shown figure2 20 bench/figure2 --logs "$logs" --output "$results/figure2"
     # --limit: the longest sequences of quadratic methods would take the whole part.
-    shown training_speed 180 "$build/bench/training_speed" "${device[@]}" "${speed[@]}" --limit 15 \
-        --total "$(total 150 20)" \
+    shown training_speed 240 "$build/bench/training_speed" "${device[@]}" "${speed[@]}" --limit 15 \
+        --total "$(total 210 20)" \
         --output "$results/training_speed"
     if [ -d "${MNIST:-}" ]; then
         images mnist paper "$MNIST"

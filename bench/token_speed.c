@@ -2,6 +2,8 @@
  * and Gelada 2024): the decode step of a transformer whose state holds this many positions. Softmax
  * attention reads its whole KV cache at each step; the state of the other kinds has a constant
  * size. One sequence.
+ *   lsh-4         LSH attention of 4 rounds, which has no state: a pass over all positions
+ *   polynomial    linear attention with features of degree 2
  *   hybrid        three layers of delta, then one of softmax
  *   decay         linear attention with a learned decay; unnormalized: and without its normalizer
  *   delta         the delta rule with a learned decay */
@@ -12,11 +14,13 @@
 static int64_t layers = 4, heads = 4, head_dim = 64;
 
 /* -------------------------------------------------------------------------- one point's process */
-enum { SOFTMAX, HYBRID, LINEAR, DECAY, UNNORMALIZED, DELTA, METHODS };
+enum { SOFTMAX, LSH, HYBRID, LINEAR, POLYNOMIAL, DECAY, UNNORMALIZED, DELTA, METHODS };
 static const Line lines[METHODS] = {
     [SOFTMAX] = { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
+    [LSH] = { .name = "lsh-4", .title = "lsh-4", .colour = "#7fbc41" },
     [HYBRID] = { .name = "hybrid", .title = "hybrid", .colour = "#e08214" },
     [LINEAR] = { .name = "linear", .title = "linear", .colour = "#2166ac" },
+    [POLYNOMIAL] = { .name = "polynomial", .title = "polynomial", .colour = "#67a9cf" },
     [DECAY] = { .name = "decay", .title = "decay", .colour = "#1b7837" },
     [UNNORMALIZED] = { .name = "unnormalized", .title = "unnormalized", .colour = "#762a83" },
     [DELTA] = { .name = "delta", .title = "delta", .colour = "#333333" },
@@ -28,11 +32,15 @@ static TransformerConfig config_of(int method)
                                  .heads = heads,
                                  .head_dim = head_dim,
                                  .pre_norm = true,
-                                 .activation = ACTIVATION_GELU };
+                                 .activation = ACTIVATION_GELU,
+                                 .lsh_rounds = 4 };
     config.attention = method == SOFTMAX                     ? ATTENTION_CAUSAL_SOFTMAX
+                       : method == LSH                       ? ATTENTION_CAUSAL_LSH
                        : method == DELTA || method == HYBRID ? ATTENTION_DELTA_RULE
                                                              : ATTENTION_CAUSAL_LINEAR;
-    if (method != SOFTMAX && method != LINEAR)
+    if (method == POLYNOMIAL)
+        config.features = FEATURES_POLYNOMIAL;
+    if (method == HYBRID || method >= DECAY)
         config.decay = DECAY_LEARNED;
     config.unnormalized = method == UNNORMALIZED;
     for (int i = 3; method == HYBRID && i < NN_MAX_LAYERS; i += 4)
@@ -41,8 +49,10 @@ static TransformerConfig config_of(int method)
 }
 
 typedef struct Model {
+    Transformer transformer;
     TransformerState *state;
-    Tensor *x; /* [1, width] */
+    Tape *tape;
+    Tensor *x; /* [1, width]; for pass [1, N, width] */
 } Model;
 
 static void step(void *context)
@@ -51,22 +61,45 @@ static void step(void *context)
     nn_transformer_step(m->state, m->x);
 }
 
+static void pass(void *context)
+{
+    const Model *m = context;
+    nn_transformer_forward(m->tape, &m->transformer, m->x, (AttentionOptions){ 0 });
+}
+
+static Tape *tape_of_inference(const BenchOptions *options)
+{
+    Tape *tape = bench_tape(options);
+    tape_set_recording(tape, false), tape_set_training(tape, false);
+    return tape;
+}
+
+static void measure_pass(const BenchOptions *options, const Figure *figure, int method)
+{
+    Params *params = params_new(options->device, 1);
+    Model m = { .transformer = nn_transformer(params, "", config_of(method)),
+                .tape = tape_of_inference(options) };
+    m.x = tape_persistent(m.tape, shape(1, figure->length, heads * head_dim));
+    bench_fill(m.x, 1);
+    const double ms = figure_time(options, m.tape, pass, &m);
+    figure_print(ms, (double)device_memory(options->device).peak);
+    tape_free(m.tape), params_free(params);
+}
+
 /* The median of STEPS steps from position N on. */
-static void measure_point(const BenchOptions *options, const Figure *figure)
+static void measure_steps(const BenchOptions *options, const Figure *figure, int method)
 {
     enum { WARM_UP = 2, STEPS = 32 };
     const int64_t width = heads * head_dim, N = figure->length;
     Params *params = params_new(options->device, 1);
-    const Transformer transformer =
-        nn_transformer(params, "", config_of(figure_method(figure, lines, METHODS)));
     const GenerationConfig generation = { .sequences = 1, .max_length = N + WARM_UP + STEPS };
-    Tape *tape = bench_tape(options), *steps = bench_tape(options);
-    Model m = { nn_transformer_state(&transformer, generation),
-                tape_persistent(steps, shape(1, width)) };
+    Tape *tape = tape_of_inference(options), *steps = bench_tape(options);
+    Model m = { .transformer = nn_transformer(params, "", config_of(method)),
+                .x = tape_persistent(steps, shape(1, width)) };
+    m.state = nn_transformer_state(&m.transformer, generation);
     Tensor *prompt = tape_persistent(tape, shape(1, N, width));
     bench_fill(m.x, 1);
     bench_fill(prompt, 2);
-    tape_set_recording(tape, false), tape_set_training(tape, false);
     nn_transformer_prefill(tape, m.state, prompt, NULL);
     tape_free(tape); /* with the prompt */
     double ms[STEPS];
@@ -80,6 +113,12 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     figure_print(bench_timing(ms, STEPS).median, (double)device_memory(options->device).current);
     nn_transformer_state_free(m.state);
     tape_free(steps), params_free(params);
+}
+
+static void measure_point(const BenchOptions *options, const Figure *figure)
+{
+    const int method = figure_method(figure, lines, METHODS);
+    (method == LSH ? measure_pass : measure_steps)(options, figure, method);
 }
 
 /* ----------------------------------------------------------------------------------- the figure */
@@ -108,6 +147,6 @@ int main(int argc, char **argv)
     snprintf(figure.sizes, sizeof figure.sizes, "%lld layers of %lld heads of %lld, one sequence",
              (long long)layers, (long long)heads, (long long)head_dim);
     figure_run(&figure, &options, lines, METHODS, again, argv[0],
-               (Panel){ "A decode step of a transformer", "time per token, ms", "2" });
+               (Panel){ "A decode step of a transformer", "time per token, ms", "2", NULL });
     return EXIT_SUCCESS;
 }

@@ -21,10 +21,15 @@ results() {
     for method in "${@:3}"; do
         check "$1 has $method" grep -q "^$method," "$name.csv"
         check "$1 has $method" grep -q "\"method\": \"$method\"" "$name.json"
-        draws && check "$1.svg has $method" grep -q ">$method<\|>linear, $method form<" "$name.svg"
+        draws && check "$1.svg has $method" grep -q ">$method<\|>linear, $method f[a-z]*<\|>${method/-/ } alone<" "$name.svg"
     done
     draws && check "$1.svg ends" grep -q '</svg>' "$name.svg"
 }
+
+record() { # METHOD LENGTH MILLISECONDS BYTES
+    echo "{ \"method\": \"$1\", \"N\": $2, \"B\": 2, \"ms_per_sample\": $3, \"bytes_per_sample\": $4, \"sizes\": \"$sizes\" }"
+}
+sizes=
 
 draws() { command -v gnuplot >/dev/null; }
 draws || echo "gnuplot was not found: the pictures are not tested"
@@ -54,7 +59,11 @@ draws_later() {
 }
 
 check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
-results figure1 13 softmax lsh-1 lsh-4 linear
+results figure1 16 softmax lsh-1 lsh-4 lsh-8 linear
+for N in 1024 2048; do record lsh-8 $N 1 $((N << 19)); done >"$directory/records.json"
+check "figure1 of records" "$build/bench/figure1" --draw "$directory/records.json" --output "$directory/records"
+cp "$directory/said" "$directory/records.txt"
+check "with the longest lengths" grep -q '^lsh-8  *2050  *~8190  *~32800$' "$directory/records.txt"
 draws_later figure1 json "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8
 check "seconds in all" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --total 1 --longest 2097152 \
     --output "$directory/total"
@@ -95,9 +104,37 @@ check "an interpreter without PyTorch" [ "$("$build/bench/figure1" $small --pyth
 
 check "training_speed" "$build/bench/training_speed" $small --vocabulary 11 --layers 1 --heads 2 \
     --head-dim 8 --output "$directory/training_speed"
-results training_speed 13 softmax quadratic recurrent chunked
+cp "$directory/said" "$directory/training_speed.txt"
+results training_speed 22 softmax chunked polynomial recurrent quadratic softmax-attention chunked-attention
+check "it estimates GPT-2" [ "$(grep -c '^124M \|^355M \|^774M \|^1.5B ' "$directory/training_speed.txt")" -eq 4 ]
+# Of 819200 weights: T = 819200 (2e-9 N + 1e-6) + A; A = 4e-6 N^2 of softmax, 4.096e-3 N of the chunked form.
+sizes="4 layers of 4 heads of 32, 256 symbols, one sequence"
+for N in 512 1024 2048 4096; do
+    awk -v N=$N 'BEGIN { rest = 819200 * (2e-9 * N + 1e-6); s = 4e-6 * N * N; c = 4.096e-3 * N
+        print "softmax", rest + s; print "chunked", rest + c; print "softmax-attention", s; print "chunked-attention", c }' OFMT=%.12g |
+        while read -r method ms; do record "$method" $N "$ms" 1; done
+done >"$directory/estimated.json"
+check "training_speed of records" "$build/bench/training_speed" --draw "$directory/estimated.json" --output "$directory/estimated"
+cp "$directory/said" "$directory/estimated.txt"
+check "whose crossing is where A is equal" grep -q '^linear, chunked form, overtakes softmax at about N = 1020$' "$directory/estimated.txt"
+check "and estimate softmax" grep -q '^124M  softmax  *~0.452  *~2.34  .*~5010$' "$directory/estimated.txt"
+check "and the chunked form" grep -q '^ *chunked  *~0.528  *~1.74  *~6.59  *~26  *~104  *~2050 ' "$directory/estimated.txt"
+check "a model that there is not" [ "$("$build/bench/training_speed" --model gpt 2>&1)" = \
+    "--model is gpt, expected small, 124M, 355M, 774M or 1.5B" ]
 check "token_speed" "$build/bench/token_speed" $small --layers 4 --heads 2 --head-dim 8 --output "$directory/token_speed"
-results token_speed 19 softmax hybrid linear decay unnormalized delta
+results token_speed 25 softmax lsh-4 hybrid linear polynomial decay unnormalized delta
+check "tune" "$build/bench/tune" --seconds 0 --threads 1 --shortest 16 --longest 64 --output "$directory/chunks"
+cp "$directory/said" "$directory/chunks.txt"
+check "has chunks up to each length" [ "$(cut -d, -f1-3 "$directory/chunks.csv" | grep '^64,' | tr '\n' ' ')" = \
+    "64,16,0 64,16,4 64,16,8 64,16,16 64,64,0 64,64,4 64,64,8 64,64,16 64,64,32 64,64,64 " ]
+check "and one default of each" [ "$(cut -d, -f5 "$directory/chunks.csv" | grep -c 1)" -eq 6 ]
+draws && check "chunks.svg has three panels" [ "$(grep -c '>heads of [0-9]*<' "$directory/chunks.svg")" -eq 3 ]
+check "tune without gnuplot" env PATH="$without" "$build/bench/tune" --draw "$directory/chunks.csv" --output "$directory/chunks-later"
+cp "$directory/said" "$directory/later.txt"
+draws && check "draws later" sh -c "$(tail -n 1 "$directory/later.txt" | sed 's/-later.csv/.csv/')"
+draws && check "the same picture" cmp <(sed s/-later// "$directory/chunks-later.svg") "$directory/chunks.svg"
+check "a table that is none" [ "$("$build/bench/tune" --draw "$directory/chunks.txt" --output "$directory/none" 2>&1)" = \
+    "--draw $directory/chunks.txt: it has no row of this figure" ]
 mkdir "$directory/books"
 cp examples/sonnets.txt "$directory/books/train.txt" && head -n 50 examples/sonnets.txt >"$directory/books/valid.txt"
 contexts="bench/contexts --build $build --data $directory/books --tokens 64 --steps 60 --evaluate-every 20 --device cpu"
@@ -179,7 +216,7 @@ check "table3 without data" [ "$(bench/table3 2>&1 | head -n 1 | cut -d' ' -f1-3
 if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
     check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
         --memory 20 --tokens 64 --output "$directory/little"
-    check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 4 ]
+    check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 5 ]
     check "and end" [ "$(grep -c ',4096,1,' "$directory/little.csv")" -eq 0 ]
     check "figure1 in no memory" [ "$("$build/bench/figure1" --memory 1 --shortest 4096 --longest 4096 \
         --output "$directory/none" 2>&1 | tail -n 1)" = "no point was measured; the reasons are printed above" ]
