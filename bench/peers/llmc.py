@@ -183,22 +183,16 @@ def compare(args, losses):
                               f"expected a difference of at most {args.tolerance} (--tolerance)")
 
 
-def positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}, expected a whole number of at least 1")
-    return int(text)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--llmc", metavar="DIR", help="a checkout of github.com/karpathy/llm.c")
     parser.add_argument("--program", default="build/bench/gpt2_step", help="ours, of make bench-programs")
-    parser.add_argument("--threads", type=positive, default=os.cpu_count())
-    parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument("--steps", type=positive, default=6, help=f"per run, the first {WARM_UP} not timed; 3 to 20")
+    parser.add_argument("--threads", type=programs.positive, default=os.cpu_count())
+    parser.add_argument("--rounds", type=programs.positive, default=3)
+    parser.add_argument("--steps", type=programs.positive, default=6, help=f"per run, the first {WARM_UP} not timed; 3 to 20")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of the losses, in nats")
-    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", help="how a BLAS is linked")
+    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", help="as in --blas=-lblas: how a BLAS is linked")
     parser.add_argument("--no-pytorch", action="store_true", help="PyTorch only writes the weights")
     parser.add_argument("--compile", action="store_true", help="PyTorch by torch.compile, too")
     parser.add_argument("--tiny", action="store_true", help="two layers of 128 channels, to try this in seconds")

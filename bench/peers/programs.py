@@ -1,5 +1,6 @@
 """Shared by the peers that are C programs: building them, running them, their lines and memory."""
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -10,6 +11,13 @@ import time
 def quit(sentence):
     print(f"{os.path.basename(sys.argv[0])}: {sentence}", file=sys.stderr)
     sys.exit(2)
+
+
+def positive(text):
+    """Of an option: a whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}, expected a whole number of at least 1")
+    return int(text)
 
 
 def need(path, option, what):
@@ -37,11 +45,11 @@ def blas_links(flags):
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
-def run(command, directory=None, threads=None):
+def run(command, directory=None, threads=None, blas_threads=None):
     """The program's lines as (seconds since its start, text), and its peak resident memory in MiB."""
     environment = dict(os.environ)
     if threads:
-        environment |= {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+        environment |= {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(blas_threads or threads)}
     start = time.perf_counter()
     program = subprocess.Popen(command, cwd=directory, env=environment, text=True, errors="replace",
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
