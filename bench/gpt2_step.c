@@ -87,9 +87,9 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     const Timing ms = bench_timing(times, (int)steps);
-    const double peak = (double)device_memory(options.device).peak / (1 << 20);
-    printf("median %.2f ms (%.2f to %.2f), peak of device memory %.1f MiB\n", ms.median, ms.min,
-           ms.max, peak);
+    const DeviceMemory memory = device_memory(options.device);
+    printf("median %.2f ms (%.2f to %.2f), device memory %.1f MiB (%.1f reserved)\n", ms.median,
+           ms.min, ms.max, (double)memory.peak / (1 << 20), (double)memory.reserved / (1 << 20));
     bench_record(&options, "\"ms\": %.5g, \"ms_min\": %.5g, \"ms_max\": %.5g, \"where\": \"%s\"",
                  ms.median, ms.min, ms.max, bench_where(&options).text);
     free(times);

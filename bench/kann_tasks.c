@@ -43,33 +43,35 @@ static Samples new_samples(int64_t count, int64_t width, int64_t outputs)
     return s;
 }
 
-/* The first `count` bytes after `head` bytes of sizes. */
-static void read_idx(const char *directory, const char *name, int head, uint8_t *to, int64_t count)
+/* Reads the file's next bytes. */
+static void read_idx(const char *directory, gzFile file, uint8_t *bytes, unsigned count)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/train-%s-ubyte.gz", directory, name);
-    gzFile file = gzopen(path, "rb");
-    if (!file || gzseek(file, head, SEEK_SET) != head ||
-        gzread(file, to, (unsigned)count) != (int)count)
+    if (!file || gzread(file, bytes, count) != (int)count)
         fail("data", directory,
              "a directory whose MNIST files train-images-idx3-ubyte.gz and "
              "train-labels-idx1-ubyte.gz have --samples images");
-    gzclose(file);
 }
 
 static Samples read_images(const char *directory, int64_t count)
 {
-    Samples s = new_samples(count, PIXELS, 1);
-    uint8_t *bytes = malloc((size_t)(count * PIXELS));
-    if (!directory || !bytes)
+    if (!directory)
         fail("data", "missing", "the directory of MNIST's gzipped IDX files");
-    read_idx(directory, "images-idx3", 16, bytes, count * PIXELS);
-    for (int64_t i = 0; i < count * PIXELS; i++)
-        s.inputs[i] = (Real)bytes[i] / 255;
-    read_idx(directory, "labels-idx1", 8, bytes, count);
-    for (int64_t i = 0; i < count; i++)
-        s.classes[i] = bytes[i];
-    free(bytes);
+    char images[512], labels[512];
+    snprintf(images, sizeof images, "%s/train-images-idx3-ubyte.gz", directory);
+    snprintf(labels, sizeof labels, "%s/train-labels-idx1-ubyte.gz", directory);
+    gzFile pixels = gzopen(images, "rb"), digits = gzopen(labels, "rb");
+    Samples s = new_samples(count, PIXELS, 1);
+    uint8_t bytes[PIXELS];
+    read_idx(directory, pixels, bytes, 16); /* magic number, count, height, width */
+    read_idx(directory, digits, bytes, 8);
+    for (int64_t i = 0; i < count; i++) {
+        read_idx(directory, pixels, bytes, PIXELS);
+        for (int p = 0; p < PIXELS; p++)
+            s.inputs[i * PIXELS + p] = (Real)bytes[p] / 255;
+        read_idx(directory, digits, bytes, 1);
+        s.classes[i] = bytes[0];
+    }
+    gzclose(pixels), gzclose(digits);
     return s;
 }
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """KANN beside tapegrad: an epoch of KANN's examples mlp and mnist-cnn, on MNIST, and rnn-bit, two GRUs.
 
     python bench/peers/kann.py --kann DIR --data DIR [--tasks mlp rnn-bit cnn] [--threads 1 2]

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """llm.c beside tapegrad and PyTorch: a training step of GPT-2 124M on CPU, as llm.c's train_gpt2.c does it.
 
     python bench/peers/llmc.py --llmc DIR [--threads 2] [--compile]
