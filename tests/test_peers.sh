@@ -71,7 +71,9 @@ if command -v "$python" >/dev/null; then
     says "llmc.py with another directory" "llmc.py: --llmc: $directory/train_gpt2.c is missing, expected a checkout of\
  llm.c: git clone https://github.com/karpathy/llm.c" $llmc --llmc "$directory"
     says "llmc.py compares losses" "-c: step 1: the loss of b is 2.5, that of a is 2.0, expected a difference of at most\
- 0.1 (--tolerance)" env PYTHONPATH=bench/peers "$python" -c 'import argparse, llmc
+ 0.1 (--tolerance)" "$python" -c 'import argparse, sys
+sys.path.insert(0, "bench/peers")
+import llmc
 llmc.compare(argparse.Namespace(tolerance=0.1), {"a": [1.0, 2.0], "b": [1.05, 2.5]})'
     [ -z "${LLMC:-}" ] || check "llmc.py" $llmc --llmc "$LLMC" --tiny --steps 3 --rounds 1
     [ -z "${KANN:-}" ] || check "kann.py by KANN" $python bench/peers/kann.py --kann "$KANN" --data "${MNIST:?}" \
