@@ -66,8 +66,8 @@ def build_kann(args, directory):
     for name, settings in versions.items():
         found[name] = f"{directory}/{name.replace(' ', '_')}"
         shutil.copytree(args.kann, found[name], ignore=shutil.ignore_patterns(".git", "*.o"))
-        programs.must_build(["make", "-B", *settings, *{f"examples/{TASKS[task][0]}" for task in args.tasks}],
-                            found[name])
+        goals = {f"examples/{TASKS[task][0]}" for task in args.tasks}
+        programs.must_build(["make", "-B", *settings, *goals], found[name])
     return found
 
 
@@ -92,9 +92,9 @@ def measure(args, task, threads, kann, directory):
     files = ["products.txt"] if is_products else ["x.knd", "y.knd"]
     commands = {name: [f"{path}/examples/{example}", *flags, "-t", str(threads), "-m", str(epochs), *files]
                 for name, path in kann.items()}
-    commands["tapegrad"] = [
-        os.path.abspath(args.program), "--task", task, "--threads", str(threads), "--samples", str(samples),
-        "--data", f"{directory}/products.txt" if is_products else os.path.abspath(args.data), "--epochs", str(epochs)]
+    data = f"{directory}/products.txt" if is_products else os.path.abspath(args.data)
+    commands["tapegrad"] = [os.path.abspath(args.program), f"--task={task}", f"--threads={threads}",
+                            f"--samples={samples}", f"--data={data}", f"--epochs={epochs}"]
     rows = {name: ([], [], "") for name in commands}
     losses = {}
     for _ in range(args.rounds):
@@ -122,7 +122,8 @@ def main():
     parser.add_argument("--samples", type=programs.positive, help="at least 65; default: 10000, 3000 and 1000")
     parser.add_argument("--epochs", type=programs.positive, help="the first is not timed; default: 6, 4 and 4")
     parser.add_argument("--tolerance", type=float, default=0.3, help="of the losses, relative")
-    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", help="as in --blas=-lblas: how a BLAS is linked")
+    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", 
+                        help="as in --blas=-lblas: how a BLAS is linked")
     args = parser.parse_args()
     for name, value, least in (("samples", args.samples, 65), ("epochs", args.epochs, 2)):
         if value and value < least:

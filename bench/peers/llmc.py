@@ -28,9 +28,11 @@ MODEL, DATA = "gpt2_124M.bin", "dev/data/tinyshakespeare/tiny_shakespeare_%s.bin
 PRODUCTS = """
 #include <stddef.h>
 enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
-void cblas_sgemm(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
+void cblas_sgemm(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *,
+                 int);
 
-void matmul_forward(float *out, const float *x, const float *weight, const float *bias, int B, int T, int in, int n)
+void matmul_forward(float *out, const float *x, const float *weight, const float *bias, int B, int T,
+                    int in, int n)
 {
     cblas_sgemm(ROW_MAJOR, PLAIN, TRANSPOSED, B * T, n, in, 1, x, in, weight, in, 0, out, n);
     for (int row = 0; bias && row < B * T; row++)
@@ -189,12 +191,14 @@ def main():
     parser.add_argument("--program", default="build/bench/gpt2_step", help="ours, of make bench-programs")
     parser.add_argument("--threads", type=programs.positive, default=os.cpu_count())
     parser.add_argument("--rounds", type=programs.positive, default=3)
-    parser.add_argument("--steps", type=programs.positive, default=6, help=f"per run, the first {WARM_UP} not timed; 3 to 20")
+    parser.add_argument("--steps", type=programs.positive, default=6,
+                        help=f"per run, the first {WARM_UP} not timed; 3 to 20")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of the losses, in nats")
-    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", help="as in --blas=-lblas: how a BLAS is linked")
+    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", 
+                        help="as in --blas=-lblas: how a BLAS is linked")
     parser.add_argument("--no-pytorch", action="store_true", help="PyTorch only writes the weights")
     parser.add_argument("--compile", action="store_true", help="PyTorch by torch.compile, too")
-    parser.add_argument("--tiny", action="store_true", help="two layers of 128 channels, to try this in seconds")
+    parser.add_argument("--tiny", action="store_true", help="two layers of 128 channels, to try it in seconds")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -206,10 +210,10 @@ def main():
         return pytorch(args, size)
     if not WARM_UP < args.steps <= 20:
         programs.quit(f"--steps is {args.steps}, expected 3 to 20: later llm.c draws a sample")
+    checkout = "a checkout of llm.c: git clone https://github.com/karpathy/llm.c"
     if not args.llmc:
-        programs.quit("--llmc is missing, expected a checkout of llm.c: git clone https://github.com/karpathy/llm.c")
-    programs.need(f"{args.llmc}/train_gpt2.c", "--llmc",
-                  "a checkout of llm.c: git clone https://github.com/karpathy/llm.c")
+        programs.quit(f"--llmc is missing, expected {checkout}")
+    programs.need(f"{args.llmc}/train_gpt2.c", "--llmc", checkout)
     programs.need(args.program, "--program", "our program: make bench-programs")
     with tempfile.TemporaryDirectory() as directory:
         commands = build_llmc(args, directory)
@@ -222,10 +226,11 @@ def main():
             commands["PyTorch, eager"] = worker
             if args.compile:
                 commands["PyTorch, compiled"] = worker + ["--compile"]
-        commands["tapegrad"] = [os.path.abspath(args.program), "--weights", f"{directory}/ours.safetensors",
-                                "--tokens", f"{directory}/{DATA % 'train'}", "--threads", str(args.threads)]
-        for option in ("steps", "layers", "heads", "context", "vocabulary"):
-            commands["tapegrad"] += [f"--{option}", str(getattr(args if option == "steps" else size, option))]
+        settings = {"weights": f"{directory}/ours.safetensors", "tokens": f"{directory}/{DATA % 'train'}",
+                    "threads": args.threads, "steps": args.steps, "layers": size.layers, "heads": size.heads,
+                    "context": size.context, "vocabulary": size.vocabulary}
+        commands["tapegrad"] = [os.path.abspath(args.program),
+                                *(f"--{option}={value}" for option, value in settings.items())]
         times, peaks, losses = ({name: [] for name in commands} for _ in range(3))
         for turn in range(args.rounds):
             for name, command in commands.items():

@@ -9,6 +9,7 @@ import time
 
 
 def quit(sentence):
+    sys.stdout.flush()
     print(f"{os.path.basename(sys.argv[0])}: {sentence}", file=sys.stderr)
     sys.exit(2)
 
