@@ -231,8 +231,9 @@ int main(int argc, char **argv)
                loss_sum / count, 100 * (1 - right / count), 1e3 * (bench_seconds() - start));
         fflush(stdout);
     }
-    printf("peak of device memory %.1f MiB\n",
-           (double)device_memory(options.device).peak / (1 << 20));
+    const DeviceMemory memory = device_memory(options.device);
+    printf("device memory %.1f MiB (%.1f reserved)\n", (double)memory.peak / (1 << 20),
+           (double)memory.reserved / (1 << 20));
     free(s.inputs), free(s.classes), free(order), free(inputs), free(classes);
     tape_free(tape), optim_free(optimizer), params_free(params);
     bench_end(&options);

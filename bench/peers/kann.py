@@ -122,7 +122,7 @@ def main():
     parser.add_argument("--samples", type=programs.positive, help="at least 65; default: 10000, 3000 and 1000")
     parser.add_argument("--epochs", type=programs.positive, help="the first is not timed; default: 6, 4 and 4")
     parser.add_argument("--tolerance", type=float, default=0.3, help="of the losses, relative")
-    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", 
+    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas",
                         help="as in --blas=-lblas: how a BLAS is linked")
     args = parser.parse_args()
     for name, value, least in (("samples", args.samples, 65), ("epochs", args.epochs, 2)):

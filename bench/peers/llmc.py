@@ -194,7 +194,7 @@ def main():
     parser.add_argument("--steps", type=programs.positive, default=6,
                         help=f"per run, the first {WARM_UP} not timed; 3 to 20")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of the losses, in nats")
-    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas", 
+    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas",
                         help="as in --blas=-lblas: how a BLAS is linked")
     parser.add_argument("--no-pytorch", action="store_true", help="PyTorch only writes the weights")
     parser.add_argument("--compile", action="store_true", help="PyTorch by torch.compile, too")
