@@ -110,7 +110,9 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
 helpers   = $(patsubst %.h,$(BUILD)/%.o,$(wildcard $(patsubst $(1)/%.c,$(1)/%.h,$(wildcard $(1)/*.c))))
 FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed tune)
-BENCHES  := $(filter-out $(FIGURES) $(basename $(call helpers,bench)), \
+# What commands of bench/peers run beside other libraries.
+BESIDE   := $(addprefix $(BUILD)/bench/,gpt2_step kann_tasks)
+BENCHES  := $(filter-out $(FIGURES) $(BESIDE) $(basename $(call helpers,bench)), \
             $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c)))
 
 # -------------------------------------------------------------------------------------------- the rules
@@ -195,7 +197,7 @@ $(PICTURES): $(call part,images/idx images/reader images/cifar10 images/image)
 $(BUILD)/tests/test_decode: $(call part,speech/decode shared/program)
 $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data model stream options)) \
     $(call part,shared/program shared/options)
-$(BUILD)/examples/convolution: LIBS += -lz
+$(BUILD)/examples/convolution $(BUILD)/bench/kann_tasks: LIBS += -lz
 $(BUILD)/programs/images $(PICTURES): LIBS += -lpng -lz
 $(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,model options source tokens vocabulary) \
     $(addprefix shared/,attention options program))
@@ -216,12 +218,12 @@ endif
 copy-task: $(BUILD)/programs/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
-test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(addprefix $(BUILD)/bench/,attention sequence_parallel) $(SHARED)
+test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(BESIDE) $(addprefix $(BUILD)/bench/,attention sequence_parallel) $(SHARED)
 test: test-programs
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) \
 	    tests/run $(BUILD) $(LEAVE_OUT)
 
-bench-programs: $(BENCHES) $(FIGURES)
+bench-programs: $(BENCHES) $(FIGURES) $(BESIDE)
 bench: bench-programs
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
 
