@@ -14,7 +14,8 @@ enum { ROWS = 6, COLUMNS = 5, PIXELS = ROWS * COLUMNS, TRAINING = 26, TEST = 10 
 #define SIZES                                                                                      \
     "--rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --logistics 3 "      \
     "--threads 2 "
-#define TINY "images train --data @ " SIZES "--batch 4 --schedule constant --clip 1 "
+#define TINY                                                                                       \
+    "images train --data @ " SIZES "--batch 4 --optimizer radam --schedule constant --clip 1 "
 
 /* ----------------------------------------------------------------------------------------- data */
 

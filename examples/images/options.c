@@ -5,32 +5,32 @@
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .optimizer = "radam", .form = "best", .logistics = 10, .test_images = 10000, .count = 10,      \
-    .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
+    .form = "best", .logistics = 10, .test_images = 10000, .count = 10, .at_once = 100, .draw = 1, \
+    .temperature = 1, .method = "all", .together = 32
 
 #define MNIST EVERYWHERE, .data_set = "mnist", .rows = 28, .columns = 28
 #define CIFAR10 EVERYWHERE, .data_set = "cifar10", .rows = 32, .columns = 32
 #define LEARNED .input = "learned", .clip_of = "all"
-#define SINES .input = "sines", .clip_of = "each"
+#define SINES .input = "sines", .clip_of = "each", .optimizer = "radam"
 
 /* clang-format off */
 static const ImagesOptions presets[] = {
     { { TRAINING_DEFAULTS, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32,
-        .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
-      MNIST, LEARNED, .schedule = "cosine", .epochs = 1.2, .evaluate_every = 500,
-      .evaluate_images = 200 },
+        .feed_forward = 512, .batch = 4, .learning_rate = 1e-2, .clip = 1 },
+      MNIST, LEARNED, .optimizer = "muon", .schedule = "cosine", .epochs = 1.2,
+      .evaluate_every = 500, .evaluate_images = 200 },
     { { TRAINING_DEFAULTS, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 10, .learning_rate = 1e-4 },
-      MNIST, LEARNED, .schedule = "constant", .epochs = 250, .evaluate_every = 6000,
-      .evaluate_images = 10000 },
+      MNIST, LEARNED, .optimizer = "radam", .schedule = "constant", .epochs = 250,
+      .evaluate_every = 6000, .evaluate_images = 10000 },
     { { TRAINING_DEFAULTS, .preset = "cifar10-small", .layers = 3, .heads = 4, .head_dim = 32,
-        .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
-      CIFAR10, LEARNED, .schedule = "cosine", .epochs = 1, .evaluate_every = 250,
-      .evaluate_images = 50 },
+        .feed_forward = 512, .batch = 4, .learning_rate = 1e-2, .clip = 1 },
+      CIFAR10, LEARNED, .optimizer = "muon", .schedule = "cosine", .epochs = 1,
+      .evaluate_every = 250, .evaluate_images = 50 },
     { { TRAINING_DEFAULTS, .preset = "cifar10-paper", .layers = 16, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 4, .learning_rate = 1e-4 },
-      CIFAR10, LEARNED, .schedule = "constant", .epochs = 50, .evaluate_every = 5000,
-      .evaluate_images = 1000 },
+      CIFAR10, LEARNED, .optimizer = "radam", .schedule = "constant", .epochs = 50,
+      .evaluate_every = 5000, .evaluate_images = 1000 },
     { { TRAINING_DEFAULTS, .preset = "authors", .layers = 8, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 16, .learning_rate = 1e-4, .clip = 1, .dropout = 0.1,
         .steps = 937500 },
