@@ -218,7 +218,8 @@ endif
 copy-task: $(BUILD)/programs/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
-test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(BESIDE) $(addprefix $(BUILD)/bench/,attention sequence_parallel) $(SHARED)
+test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(BESIDE) \
+    $(addprefix $(BUILD)/bench/,attention feature_maps sequence_parallel) $(SHARED)
 test: test-programs
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) \
 	    tests/run $(BUILD) $(LEAVE_OUT)

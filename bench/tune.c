@@ -147,9 +147,9 @@ static FILE *open_table(const char *path, const char *mode)
     return file;
 }
 
-static void read_table(Table *table)
+static void read_table(Table *table, const char *path)
 {
-    FILE *file = open_table(draw, "r");
+    FILE *file = open_table(path, "r");
     char line[256];
     while (table->count < MAX_ROWS && fgets(line, sizeof line, file)) {
         Row *row = &table->rows[table->count];
@@ -159,15 +159,13 @@ static void read_table(Table *table)
     }
     fclose(file);
     if (table->count == 0) {
-        fprintf(stderr, "--draw %s: it has no row of this figure\n", draw);
+        fprintf(stderr, "--draw %s: it has no row of this figure\n", path);
         exit(1);
     }
 }
 
-static void write_table(const Table *table)
+static void write_table(const Table *table, const char *path)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s.csv", output);
     FILE *file = open_table(path, "w");
     fputs(heading, file);
     for (int i = 0; i < table->count; i++) {
@@ -294,18 +292,19 @@ static void draw_chunks(const Table *table, const char *program)
 
 static void chunks(const BenchOptions *options, const char *program)
 {
-    Table table = { .count = 0 };
+    Table measured = { .count = 0 }, table = measured;
+    char path[4096];
+    snprintf(path, sizeof path, "%s.csv", output);
     if (device_is_cuda(options->device)) {
         fprintf(stderr, "--device is %s, expected plain or cpu: on CUDA a chunk has 64 positions\n",
                 device_name(options->device));
         exit(2);
     }
-    if (draw) {
-        read_table(&table);
-    } else {
-        measure_chunks(&table, options);
-        write_table(&table);
+    if (!draw) {
+        measure_chunks(&measured, options);
+        write_table(&measured, path);
     }
+    read_table(&table, draw ? draw : path); /* the same digits whenever it is drawn */
     draw_chunks(&table, program);
 }
 
