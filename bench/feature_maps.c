@@ -192,9 +192,10 @@ static void draw(const char *output, int64_t seeds)
             "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n",
             output);
     for (int panel = 0; panel < 2; panel++) {
-        fprintf(gnuplot,
-                panel ? "unset logscale\nset yrange [0:*]\nset ylabel 'dead features, %%'\nplot "
-                      : "set logscale y\nset ylabel 'loss, nats per symbol'\nplot ");
+        fprintf(gnuplot, panel ? "unset logscale\nunset key\nset format y '%%g'\nset yrange [0:*]\n"
+                                 "set ylabel 'dead features, %%'\nplot "
+                               : "set logscale y\nset format y '10^{%%T}'\nset ylabel 'loss, nats "
+                                 "per symbol'\nplot ");
         for (int i = 0; i < MAPS; i++)
             for (int64_t seed = 1; seed <= seeds; seed++)
                 fprintf(gnuplot,
@@ -213,16 +214,21 @@ static void draw(const char *output, int64_t seeds)
 
 int main(int argc, char **argv)
 {
-    static int64_t steps = 4000, seeds = 3;
+    static int64_t steps = 4000, seeds = 3, only_draw;
     static const char *output = "feature_maps";
     const BenchOption more[] = {
         { "steps", "of training (4000)", &steps, EVERY, NULL },
         { "seeds", "runs per feature map (3)", &seeds, 1, NULL },
         { "output", "write TEXT.csv and TEXT.svg", NULL, 0, &output },
+        { "draw", "no training: draw TEXT.svg from TEXT.csv", &only_draw, BENCH_FLAG, NULL },
         { 0 },
     };
     BenchOptions options =
         bench_begin_with(argc, argv, "feature maps of linear attention on the copy task", more);
+    if (only_draw) {
+        draw(output, seeds);
+        return EXIT_SUCCESS;
+    }
     char path[4096];
     snprintf(path, sizeof path, "%s.csv", output);
     FILE *table = open_file(path);
