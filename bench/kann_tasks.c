@@ -10,6 +10,7 @@
 #include <zlib.h>
 
 enum { BATCH = 64, SIZE = 28, PIXELS = SIZE * SIZE, DIGITS = 10, MAX_BITS = 64, NUMBERS = 2 };
+static const double BETA2 = 0.9;
 
 typedef enum { MLP, CNN, RNN_BIT } Task;
 static const char *const tasks[] = { "mlp", "cnn", "rnn-bit" };
@@ -158,6 +159,109 @@ static Tensor *loss_of(Tape *tape, Task task, Tensor *logits, Tensor *classes)
     return op_mean(tape, terms, ALL_AXES);
 }
 
+typedef struct Training {
+    Task task;
+    Samples samples;
+    Model model;
+    Params *params;
+    Optimizer *optimizer;
+    Tape *tape;
+    Random random;
+    double learning_rate;
+    int32_t *order;           /* [samples.count] */
+    int64_t positions;        /* per sample: of rnn-bit its bits, else 1 */
+    int64_t width;            /* inputs per sample */
+    Real *inputs;             /* of a batch, [BATCH, width] */
+    int32_t *classes;         /* likewise, [BATCH, positions] */
+    double loss, right, seen; /* sums of the epoch */
+} Training;
+
+static Training training_new(const BenchOptions *options, Task task, Samples samples)
+{
+    const bool is_rnn = task == RNN_BIT;
+    Training t = { .task = task,
+                   .samples = samples,
+                   .params = params_new(options->device, /*seed*/ 1),
+                   .tape = bench_tape(options),
+                   .random = random_new(/*seed*/ 1, random_stream("order")),
+                   .learning_rate = is_rnn ? 0.01 : 0.001,
+                   .positions = is_rnn ? samples.bits : 1,
+                   .width = is_rnn ? NUMBERS * samples.bits : samples.width };
+    t.model = new_model(t.params, task);
+    AdamConfig adam = optim_adam_config(t.learning_rate);
+    adam.beta1 = 0, adam.beta2 = BETA2, adam.eps = 1e-3;
+    t.optimizer = optim_adam(t.params, adam);
+    t.order = malloc((size_t)samples.count * sizeof *t.order);
+    t.inputs = malloc((size_t)(BATCH * t.width) * sizeof *t.inputs);
+    t.classes = malloc((size_t)(BATCH * t.positions) * sizeof *t.classes);
+    if (!t.order || !t.inputs || !t.classes)
+        fail("samples", "too large", "a number whose samples fit into memory");
+    for (int32_t i = 0; i < samples.count; i++)
+        t.order[i] = i;
+    return t;
+}
+
+static void training_free(Training *t)
+{
+    free(t->samples.inputs), free(t->samples.classes);
+    free(t->order), free(t->inputs), free(t->classes);
+    tape_free(t->tape), optim_free(t->optimizer), params_free(t->params);
+}
+
+static void shuffle(Training *t)
+{
+    for (int64_t i = t->samples.count - 1; i > 0; i--) {
+        const int64_t j = random_integer(&t->random, 0, i + 1);
+        const int32_t swapped = t->order[i];
+        t->order[i] = t->order[j], t->order[j] = swapped;
+    }
+}
+
+/* A step on `count` samples from the place `first` of the order. */
+static void train_batch(Training *t, int64_t first, int64_t count)
+{
+    const Samples *s = &t->samples;
+    for (int64_t b = 0; b < count; b++) {
+        const int64_t i = t->order[first + b];
+        memcpy(t->inputs + b * t->width, s->inputs + i * s->width,
+               (size_t)t->width * sizeof *t->inputs);
+        memcpy(t->classes + b * t->positions, s->classes + i * s->outputs,
+               (size_t)t->positions * sizeof *t->classes);
+    }
+    const bool is_rnn = t->task == RNN_BIT;
+    Tensor *x = tape_input(t->tape, t->inputs,
+                           is_rnn ? shape(count, t->positions, NUMBERS) : shape(count, t->width));
+    Tensor *y =
+        tape_input_i32(t->tape, t->classes, is_rnn ? shape(count, t->positions) : shape(count));
+    Tensor *logits = forward(t->tape, t->task, &t->model, x);
+    Tensor *accuracy = op_accuracy(t->tape, logits, y, NULL);
+    Tensor *loss = loss_of(t->tape, t->task, logits, y);
+    tape_backward(t->tape, loss);
+    const double steps = (double)optim_steps(t->optimizer) + 1;
+    optim_set_learning_rate(t->optimizer, t->learning_rate / sqrt(1 - pow(BETA2, steps)));
+    optim_step(t->optimizer);
+    t->loss += tensor_item(loss) * (double)count;
+    t->right += tensor_item(accuracy) * (double)count;
+    t->seen += (double)count;
+    tape_reset(t->tape);
+}
+
+/* As in KANN rnn-bit is shuffled only once, and leaves out the last batch. */
+static void train_epoch(Training *t, int64_t epoch)
+{
+    const double start = bench_seconds();
+    const bool is_rnn = t->task == RNN_BIT;
+    const int64_t samples = t->samples.count;
+    t->loss = t->right = t->seen = 0;
+    if (!is_rnn || epoch == 1)
+        shuffle(t);
+    for (int64_t first = 0; first < samples - (is_rnn ? BATCH : 0); first += BATCH)
+        train_batch(t, first, samples - first < BATCH ? samples - first : BATCH);
+    printf("epoch: %lld; training cost: %g (class error: %.2f%%) %.2f ms\n", (long long)epoch,
+           t->loss / t->seen, 100 * (1 - t->right / t->seen), 1e3 * (bench_seconds() - start));
+    fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
     int64_t samples = 3000, epochs = 3;
@@ -175,67 +279,15 @@ int main(int argc, char **argv)
         task++;
     if (strcmp(name, tasks[task]))
         fail("task", name, "mlp, cnn or rnn-bit");
-    const bool is_rnn = task == RNN_BIT;
-    Samples s = is_rnn ? read_products(data, samples) : read_images(data, samples);
-    Params *params = params_new(options.device, /*seed*/ 1);
-    const Model model = new_model(params, task);
-    const double learning_rate = is_rnn ? 0.01 : 0.001;
-    AdamConfig adam = optim_adam_config(learning_rate);
-    adam.beta1 = 0, adam.beta2 = 0.9, adam.eps = 1e-3;
-    Optimizer *optimizer = optim_adam(params, adam);
-    Tape *tape = bench_tape(&options);
-    Random random = random_new(/*seed*/ 1, random_stream("order"));
-    int32_t *order = malloc((size_t)samples * sizeof *order);
-    const int64_t positions = is_rnn ? s.bits : 1, width = is_rnn ? NUMBERS * positions : s.width;
-    Real *inputs = malloc((size_t)(BATCH * width) * sizeof *inputs);
-    int32_t *classes = malloc((size_t)(BATCH * positions) * sizeof *classes);
-    if (!order || !inputs || !classes)
-        return EXIT_FAILURE;
-    for (int32_t i = 0; i < samples; i++)
-        order[i] = i;
-
-    for (int64_t epoch = 1; epoch <= epochs; epoch++) {
-        const double start = bench_seconds();
-        double loss_sum = 0, right = 0, count = 0;
-        for (int64_t i = samples - 1; i > 0 && (!is_rnn || epoch == 1); i--) {
-            const int64_t j = random_integer(&random, 0, i + 1);
-            const int32_t swapped = order[i];
-            order[i] = order[j], order[j] = swapped;
-        }
-        /* As in KANN: rnn-bit leaves out the last batch. */
-        for (int64_t at = 0; at < samples - (is_rnn ? BATCH : 0); at += BATCH) {
-            const int64_t batch = samples - at < BATCH ? samples - at : BATCH;
-            for (int64_t b = 0; b < batch; b++) {
-                const int64_t i = order[at + b];
-                memcpy(inputs + b * width, s.inputs + i * s.width, (size_t)width * sizeof *inputs);
-                memcpy(classes + b * positions, s.classes + i * s.outputs,
-                       (size_t)positions * sizeof *classes);
-            }
-            Tensor *x = tape_input(tape, inputs,
-                                   is_rnn ? shape(batch, positions, NUMBERS) : shape(batch, width));
-            Tensor *y =
-                tape_input_i32(tape, classes, is_rnn ? shape(batch, positions) : shape(batch));
-            Tensor *logits = forward(tape, task, &model, x);
-            Tensor *accuracy = op_accuracy(tape, logits, y, NULL);
-            Tensor *loss = loss_of(tape, task, logits, y);
-            tape_backward(tape, loss);
-            const double steps = (double)optim_steps(optimizer) + 1;
-            optim_set_learning_rate(optimizer, learning_rate / sqrt(1 - pow(adam.beta2, steps)));
-            optim_step(optimizer);
-            loss_sum += tensor_item(loss) * (double)batch;
-            right += tensor_item(accuracy) * (double)batch;
-            count += (double)batch;
-            tape_reset(tape);
-        }
-        printf("epoch: %lld; training cost: %g (class error: %.2f%%) %.2f ms\n", (long long)epoch,
-               loss_sum / count, 100 * (1 - right / count), 1e3 * (bench_seconds() - start));
-        fflush(stdout);
-    }
+    Training training =
+        training_new(&options, task,
+                     task == RNN_BIT ? read_products(data, samples) : read_images(data, samples));
+    for (int64_t epoch = 1; epoch <= epochs; epoch++)
+        train_epoch(&training, epoch);
     const DeviceMemory memory = device_memory(options.device);
     printf("device memory %.1f MiB (%.1f reserved)\n", (double)memory.peak / (1 << 20),
            (double)memory.reserved / (1 << 20));
-    free(s.inputs), free(s.classes), free(order), free(inputs), free(classes);
-    tape_free(tape), optim_free(optimizer), params_free(params);
+    training_free(&training);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi, and for other processors, with a
 # stub of a compiler; and the choice of a test by name.
-set -u
+. "$(dirname "$0")/check.sh"
 unset MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL ARCH CUDA NVCC_ARCHS WERROR # of the make that runs this test
-count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 settings=$directory/build/settings choose='to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"'
 mkdir -p "$directory/bin"
 printf '#!/bin/sh\nexit 1\n' >"$directory/bin/nvcc"
@@ -22,8 +20,8 @@ builds() {
         make --no-print-directory CUDA_HOME="$directory" BUILD="$directory/build" "${@:3}" "$settings" 2>&1)
     written=$(sed 's/ REAL=.*//' "$settings")
     count=$((count + 2))
-    [ "$printed" = "$1" ] || { failures=$((failures + 1)) && echo "${*:3} printed \"$printed\", expected \"$1\""; }
-    [ "$written" = "$2" ] || { failures=$((failures + 1)) && echo "${*:3} is \"$written\", expected \"$2\""; }
+    [ "$printed" = "$1" ] || fail "${*:3} printed \"$printed\", expected \"$1\""
+    [ "$written" = "$2" ] || fail "${*:3} is \"$written\", expected \"$2\""
 }
 
 chmod +x "$directory/bin/nvcc" && gpus && chmod +x "$directory/bin/nvidia-smi"
@@ -59,7 +57,7 @@ lacks() { expect 0 "$@"; }
 expect() { # 0|1 TEXT GOAL VARIABLE=VALUE...
     count=$((count + 1))
     [ "$(make --no-print-directory -n CUDA=no BUILD="$directory/other" "${@:3}" 2>&1 | grep -m 1 -cF -e "$2")" = "$1" ] ||
-        { failures=$((failures + 1)) && echo "make ${*:3}: lines with $2, expected $1"; }
+        fail "make ${*:3}: lines with $2, expected $1"
 }
 arm=CC=$directory/bin/arm-gcc
 has "-march=armv8-a " library "$arm"
@@ -78,13 +76,12 @@ count=$((count + 1))
 expected='random: TEST=no_such_test: no test has this name; 1'
 found=$(TEST=no_such_test "${TAPEGRAD_BUILD:-build}/tests/test_random" 2>&1; echo "; $?")
 [ "${found//$'\n'/}" = "$expected" ] ||
-    { failures=$((failures + 1)) && echo "TEST=no_such_test printed \"$found\", expected \"$expected\""; }
+    fail "TEST=no_such_test printed \"$found\", expected \"$expected\""
 
 # A big-endian processor has no build, rather than other files.
 count=$((count + 1))
 echo '#include "tapegrad.h"' | ${CC:-cc} -U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__ -I. -fsyntax-only -x c - 2>&1 |
     grep -q '#error "tapegrad needs a little-endian processor' ||
-    { failures=$((failures + 1)) && echo 'a big-endian processor is not refused'; }
+    fail 'a big-endian processor is not refused'
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

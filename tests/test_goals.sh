@@ -1,16 +1,8 @@
 #!/usr/bin/env bash
 # bench/attention --goals at small lengths: every row is present and has correct results.
-set -u
-build=${TAPEGRAD_BUILD:-build} device=${DEVICE:-cpu} count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+. "$(dirname "$0")/check.sh"
+device=${DEVICE:-cpu}
 records=$directory/goals.json
-
-check() { # WHAT COMMAND...
-    count=$((count + 1))
-    "${@:2}" >"$directory/output" 2>&1 && return
-    failures=$((failures + 1))
-    echo "$1: $(tail -n 3 "$directory/output")"
-}
 
 # values NAME: the value of NAME in every record.
 values() { grep -o "\"$1\": [^,]*" "$records" | cut -d ' ' -f 2; }
@@ -33,5 +25,4 @@ check "the goals of the last shape" [ "$(values goal_us | tail -n 2 | tr '\n' ' 
 check "a precision without goals" [ "$("$build/bench/attention" --goals --precision tf32 2>&1)" = \
     "--goals: --precision is tf32, expected bf16 or float32" ]
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

@@ -1,18 +1,9 @@
 #!/usr/bin/env bash
 # bench/gpu.sh with stubs that only log their calls: order, time limits, resuming, the archive.
-set -u
-count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+. "$(dirname "$0")/check.sh"
 cd "$(dirname "$0")/.." || exit 2
 unset REHEARSE AGAIN NO_BUILD NVCC_ARCHS MNIST CIFAR10 FLA_DIR FT_DIR REAL LIBS DEVICE
 export CUDA=host BUILD=$directory/build FLAGS=ARCH=yes PYTHON=$directory/bin/python asked=$directory/asked
-
-check() { # WHAT COMMAND...
-    count=$((count + 1))
-    "${@:2}" >"$directory/said" 2>&1 && return
-    failures=$((failures + 1))
-    echo "$1: $(tail -n 3 "$directory/said")"
-}
 
 # A copy of the tree, whose files can change.
 tree=$directory/tree
@@ -157,5 +148,4 @@ check "a changed file is new for make" grep -qx -A1 -e -W "$directory/make"
 check "it alone" [ "$(grep -x -A1 -e -W "$directory/make" | tr '\n' ' ')" = "-W ops/ops.h " ]
 check "all others are old" [ "$(grep -cx -e -o "$directory/make")" -gt 100 ]
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

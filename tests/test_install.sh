@@ -1,13 +1,7 @@
 #!/usr/bin/env bash
 # Installs into an empty directory and builds a program there by pkg-config, as a user would.
-set -u
-build=${TAPEGRAD_BUILD:-build} real=${REAL:-float} failures=0 count=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
-
-check() {
-    count=$((count + 1))
-    "${@:2}" >"$directory/log" 2>&1 || { failures=$((failures + 1)) && echo "$1:" && cat "$directory/log"; }
-}
+. "$(dirname "$0")/check.sh"
+real=${REAL:-float}
 
 export PKG_CONFIG_PATH=$directory/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$directory
 export LD_LIBRARY_PATH=$directory/usr/lib
@@ -94,5 +88,4 @@ rm -f "$directory/usr/include/tapegrad/foreign.h"
 check "make uninstall, again" uninstall
 check "the folder of headers after make uninstall" test ! -e "$directory/usr/include/tapegrad"
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
 # Products in bf16 with the processor's instructions limited by oneDNN's environment variable: they are
 # right under each limit, and --precision auto chooses bf16 exactly where oneDNN has instructions for it.
-set -u
-build=${TAPEGRAD_BUILD:-build} count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+. "$(dirname "$0")/check.sh"
 export DEVICE=cpu
-
-check() { # WHAT COMMAND...
-    count=$((count + 1))
-    "${@:2}" >"$directory/output" 2>&1 && return
-    failures=$((failures + 1))
-    echo "limit $ONEDNN_MAX_CPU_ISA: $1: $(tail -n 3 "$directory/output")"
-}
 
 # train PRECISION: writes the run's errors to PRECISION.err, oneDNN's calls to PRECISION.calls and the
 # loss of each step to PRECISION
@@ -38,23 +29,22 @@ for limit in $([ "$(uname -m)" = x86_64 ] && echo AVX2 AVX512_CORE AVX512_CORE_B
     case $limit,$double in
         *_BF16, | *_AMX,) grep -q -m 1 avx512_bf16 /proc/cpuinfo && precision=bf16 calls=1 ;;
     esac
-    check 'it trains' train auto
-    check "auto is $precision" grep -qx "precision: $precision" "$directory/auto.err"
-    check "it trains in $precision" train $precision
-    check "auto is $precision, bit for bit" cmp "$directory/auto" "$directory/$precision"
+    check "$limit: it trains" train auto
+    check "$limit: auto is $precision" grep -qx "precision: $precision" "$directory/auto.err"
+    check "$limit: it trains in $precision" train $precision
+    check "$limit: auto is $precision, bit for bit" cmp "$directory/auto" "$directory/$precision"
     [ "$double" ] && continue
-    check 'it trains in bf16' train bf16
-    check 'it trains in float32' train float32
-    check 'bf16 is close to float32' close bf16 float32
-    check "oneDNN computes products in bf16: $calls" \
+    check "$limit: it trains in bf16" train bf16
+    check "$limit: it trains in float32" train float32
+    check "$limit: bf16 is close to float32" close bf16 float32
+    check "$limit: oneDNN computes products in bf16: $calls" \
         [ "$(grep -c -m 1 src_bf16 "$directory/bf16.calls")" -eq $calls ]
-    check 'each of these products has its instructions' \
+    check "$limit: each of these products has its instructions" \
         [ "$(grep -c -v 'matmul,[^,]*\(bf16\|amx\)' "$directory/bf16.calls")" -eq 0 ]
-    TEST=against_loops_in_double check 'products' "$build/tests/test_products_bf16"
-    TEST=the_processor_decides check 'the choice' "$build/tests/test_products_bf16"
-    TEST=bf16_inputs check 'operations' "$build/tests/test_operations"
-    TEST=bf16_of_real_inputs check 'operations of real inputs' "$build/tests/test_operations"
+    TEST=against_loops_in_double check "$limit: products" "$build/tests/test_products_bf16"
+    TEST=the_processor_decides check "$limit: the choice" "$build/tests/test_products_bf16"
+    TEST=bf16_inputs check "$limit: operations" "$build/tests/test_operations"
+    TEST=bf16_of_real_inputs check "$limit: operations of real inputs" "$build/tests/test_operations"
 done
 [ "$count" -gt 0 ] || exit 0
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

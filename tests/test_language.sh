@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # The language check finds phrases of the old dialect in pages and sources, also across lines, and
 # long lines of sources; it leaves code in pages and plain English alone.
-set -u
-count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+. "$(dirname "$0")/check.sh"
 
 # check EXPECTED FILE TEXT: the lines that are reported, as "2 5"
 check() {
@@ -12,7 +10,7 @@ check() {
     printf '%s\n' "$3" >"$directory/$2"
     found=$(tests/check_language.sh "$directory/$2" 2>&1 | cut -d: -f2 | tr '\n' ' ')
     [ "${found% }" = "$1" ] ||
-        { failures=$((failures + 1)) && echo "\"$3\": reported lines \"${found% }\", expected \"$1\""; }
+        fail "\"$3\": reported lines \"${found% }\", expected \"$1\""
 }
 
 while read -r phrase; do
@@ -43,5 +41,4 @@ check '' quoted.md $'<!-- quoted -->\n| so many | n |\n<!-- end quoted -->'
 check '' plain.md 'The kernel prefetches one row per warp; a step takes 3 ms. It runs a step at a time.'
 check '' unicode.c "$(printf '/* %s */' "$(printf '×%.0s' {1..90})")"
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # The programs under mpirun (or $MPIRUN): ranks that are processes. KILLS: how many runs are killed (3).
-set -u
-build=${TAPEGRAD_BUILD:-build} mpirun=${MPIRUN:-mpirun} count=0 failures=0
+. "$(dirname "$0")/check.sh"
+mpirun=${MPIRUN:-mpirun}
 case $build in /*) ;; *) build=$PWD/$build ;; esac
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 export OMP_NUM_THREADS=1 TAPEGRAD_CUDA_ON_HOST_DEVICES=0
 export ASAN_OPTIONS=detect_leaks=0 # MPI's
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # containers have no other user
@@ -13,13 +12,6 @@ if [ ! -f "$build/libtapegrad_mpi.a" ] || ! command -v "$mpirun" >/dev/null; the
     exit
 fi
 "$mpirun" --version | grep -q 'Open MPI' && open=(--oversubscribe --bind-to none -quiet) || open=()
-
-check() { # WHAT COMMAND...
-    count=$((count + 1))
-    "${@:2}" >"$directory/said" 2>&1 && return
-    failures=$((failures + 1))
-    echo "$1: $(tail -n 3 "$directory/said")"
-}
 
 # processes N FILE ARGUMENT..., ranks N PROGRAM ARGUMENT...: at most a minute
 processes() { timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np "$1" "$build/$2" "${@:3}"; }
@@ -142,5 +134,4 @@ for i in $(seq "${KILLS:-3}"); do
     check "no process is left" nothing_runs
 done
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

@@ -1,18 +1,11 @@
 #!/usr/bin/env bash
 # The programs and commands that measure tapegrad beside llm.c and KANN, at tiny sizes.
 # LLMC=DIR KANN=DIR MNIST=DIR PYTHON=...: their sources, images and a Python with PyTorch, to run all of it.
-set -u
-build=${TAPEGRAD_BUILD:-build} python=${PYTHON:-python3} count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+. "$(dirname "$0")/check.sh"
+python=${PYTHON:-python3}
 gpt2="$build/bench/gpt2_step --threads 1 --layers 1 --heads 1 --vocabulary 100 --context 64"
 tasks="$build/bench/kann_tasks --threads 1 --samples 66 --epochs 3"
 
-check() { # WHAT COMMAND...
-    count=$((count + 1))
-    "${@:2}" >"$directory/said" 2>&1 && return
-    failures=$((failures + 1))
-    echo "$1: $(tail -n 3 "$directory/said")"
-}
 # says WHAT SENTENCE COMMAND...: the command fails, and the sentence is its last line
 says() {
     local said
@@ -66,16 +59,16 @@ if command -v "$python" >/dev/null; then
     says "kann.py without KANN" "kann.py: --kann is missing, expected a checkout of KANN: git clone\
  https://github.com/attractivechaos/kann" $kann
     says "kann.py with few samples" "kann.py: --samples is 9, expected a whole number of at least 65" $kann --samples 9
-    llmc="$python bench/peers/llmc.py --program $build/bench/gpt2_step"
-    says "llmc.py with many steps" "llmc.py: --steps is 21, expected 3 to 20: later llm.c draws a sample" $llmc --steps 21
-    says "llmc.py with another directory" "llmc.py: --llmc: $directory/train_gpt2.c is missing, expected a checkout of\
+    llmc="$python bench/peers/gpt2.py --program $build/bench/gpt2_step"
+    says "gpt2.py with many steps" "gpt2.py: --steps is 21, expected 3 to 20: later llm.c draws a sample" $llmc --steps 21
+    says "gpt2.py with another directory" "gpt2.py: --llmc: $directory/train_gpt2.c is missing, expected a checkout of\
  llm.c: git clone https://github.com/karpathy/llm.c" $llmc --llmc "$directory"
-    says "llmc.py compares losses" "-c: step 1: the loss of b is 2.5, that of a is 2.0, expected a difference of at most\
+    says "gpt2.py compares losses" "-c: step 1: the loss of b is 2.5, that of a is 2.0, expected a difference of at most\
  0.1 (--tolerance)" "$python" -c 'import argparse, sys
 sys.path.insert(0, "bench/peers")
-import llmc
-llmc.compare(argparse.Namespace(tolerance=0.1), {"a": [1.0, 2.0], "b": [1.05, 2.5]})'
-    [ -z "${LLMC:-}" ] || check "llmc.py" $llmc --llmc "$LLMC" --tiny --steps 3 --rounds 1
+import gpt2
+gpt2.compare(argparse.Namespace(tolerance=0.1), {"a": [1.0, 2.0], "b": [1.05, 2.5]})'
+    [ -z "${LLMC:-}" ] || check "gpt2.py" $llmc --llmc "$LLMC" --tiny --steps 3 --rounds 1
     [ -z "${KANN:-}" ] || check "kann.py by KANN" $python bench/peers/kann.py --kann "$KANN" --data "${MNIST:?}" \
         --program "$build/bench/kann_tasks" --samples 300 --epochs 3 --rounds 1
     [ -n "${LLMC:-}" ] && [ -n "${KANN:-}" ] || echo "llm.c and KANN are not tested: LLMC and KANN name no checkouts"
@@ -83,5 +76,4 @@ else
     echo "$python was not found: the commands are not tested"
 fi
 
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

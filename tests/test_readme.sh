@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # Compiles every C block of README.md, CONTRIBUTING.md and docs/, runs those that are programs, and
 # checks that the pages' links, the paths and the functions that they name exist.
-set -u
-build=${TAPEGRAD_BUILD:-build} count=0 failures=0
-directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+. "$(dirname "$0")/check.sh"
 export TAPEGRAD_CUDA_ON_HOST_DEVICES=0 # the emulation is slow, and not what is tested here
 
 # Writes each block between ```c and ``` into a file of its own.
@@ -13,8 +11,6 @@ for page in *.md docs/*.md; do
         /^```$/ { inside = 0 }
         inside { print > file }' "$page"
 done
-
-fail() { failures=$((failures + 1)) && echo "$*"; }
 
 for snippet in "$directory"/*.c; do
     count=$((count + 1))
@@ -90,5 +86,4 @@ unlinked=$(find "$PWD" -name '*.md' -not -path "$PWD/build*" -not -path "$PWD/pa
 [ -z "$unlinked" ] || fail "no page links to $unlinked"
 
 [ "$count" -ge 2 ] || fail "no snippets were found"
-echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+report

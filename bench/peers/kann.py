@@ -9,7 +9,6 @@ products by a BLAS if there is one; --data the directory of MNIST's gzipped IDX 
 our program. KANN's GRU has one bias per gate and learns its first state; ours has PyTorch's form.
 """
 
-import argparse
 import gzip
 import os
 import random
@@ -57,11 +56,9 @@ def write_knd(data, directory, count):
 def build_kann(args, directory):
     """Directories with KANN's programs, by name."""
     versions = {"KANN": []}
-    if programs.blas_links(args.blas):
+    if programs.blas_links("KANN", args.blas):
         versions["KANN with a BLAS"] = ["CPPFLAGS=-DHAVE_PTHREAD -DHAVE_CBLAS",
                                         f"LIBS=-lpthread -lz -lm {args.blas}"]
-    else:
-        print(f"KANN with a BLAS is skipped: no program with cblas_sgemm links by {args.blas} (--blas)")
     found = {}
     for name, settings in versions.items():
         found[name] = f"{directory}/{name.replace(' ', '_')}"
@@ -111,27 +108,18 @@ def measure(args, task, threads, kann, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0],
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = programs.options(__doc__, "build/bench/kann_tasks", tolerance=0.3)
     parser.add_argument("--kann", metavar="DIR", help="a checkout of github.com/attractivechaos/kann")
     parser.add_argument("--data", metavar="DIR", help="MNIST's gzipped IDX files, for mlp and cnn")
-    parser.add_argument("--program", default="build/bench/kann_tasks", help="ours, of make bench-programs")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--threads", nargs="+", type=programs.positive, default=[1, 2])
-    parser.add_argument("--rounds", type=programs.positive, default=3)
     parser.add_argument("--samples", type=programs.positive, help="at least 65; default: 10000, 3000 and 1000")
     parser.add_argument("--epochs", type=programs.positive, help="the first is not timed; default: 6, 4 and 4")
-    parser.add_argument("--tolerance", type=float, default=0.3, help="of the losses, relative")
-    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas",
-                        help="as in --blas=-lblas: how a BLAS is linked")
     args = parser.parse_args()
     for name, value, least in (("samples", args.samples, 65), ("epochs", args.epochs, 2)):
         if value and value < least:
             programs.quit(f"--{name} is {value}, expected a whole number of at least {least}")
-    checkout = "a checkout of KANN: git clone https://github.com/attractivechaos/kann"
-    if not args.kann:
-        programs.quit(f"--kann is missing, expected {checkout}")
-    programs.need(f"{args.kann}/kann.c", "--kann", checkout)
+    programs.need_checkout(args.kann, "kann.c", "--kann", "KANN", "attractivechaos/kann")
     if not args.data and set(args.tasks) != {"rnn-bit"}:
         programs.quit("--data is missing, expected the directory of MNIST's gzipped IDX files")
     programs.need(args.program, "--program", "our program: make bench-programs")

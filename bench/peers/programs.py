@@ -27,6 +27,25 @@ def need(path, option, what):
         quit(f"{option}: {path} is missing, expected {what}")
 
 
+def need_checkout(directory, file, option, name, repository):
+    what = f"a checkout of {name}: git clone https://github.com/{repository}"
+    if not directory:
+        quit(f"{option} is missing, expected {what}")
+    need(f"{directory}/{file}", option, what)
+
+
+def options(purpose, program, tolerance):
+    """The options that they share; purpose: its first line."""
+    parser = argparse.ArgumentParser(description=purpose.splitlines()[0],
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--program", default=program, help="ours, of make bench-programs")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--tolerance", type=float, default=tolerance, help="of the losses")
+    parser.add_argument("--blas", metavar="FLAGS", default="-lopenblas",
+                        help="as in --blas=-lblas: how a BLAS is linked")
+    return parser
+
+
 def build(command, directory=None):
     """Runs a compiler or make; whether it succeeded, and what it printed."""
     done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -39,11 +58,14 @@ def must_build(command, directory=None):
         quit(f"{' '.join(command)} failed: {printed.strip()}")
 
 
-def blas_links(flags):
-    """Whether a program with cblas_sgemm links with these flags."""
-    return subprocess.run(["cc", "-x", "c", "-", "-o", os.devnull, *flags.split()], text=True,
-                          input="void cblas_sgemm(void); int main(void) { cblas_sgemm(); }",
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+def blas_links(name, flags):
+    """Whether a program with cblas_sgemm links with these flags; if not, says what is skipped."""
+    links = subprocess.run(["cc", "-x", "c", "-", "-o", os.devnull, *flags.split()], text=True,
+                           input="void cblas_sgemm(void); int main(void) { cblas_sgemm(); }",
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    if not links:
+        print(f"{name} with a BLAS is skipped: no program with cblas_sgemm links by {flags} (--blas)")
+    return links
 
 
 def run(command, directory=None, threads=None, blas_threads=None):

@@ -6,25 +6,12 @@
 
 #include "ops/cpu/shared/storage.h"
 #include "ops/cpu/attention/linear/scan.h"
+#include "ops/cpu/attention/linear/tuned.h"
 #include "ops/attention/shared/arguments.h"
 
 enum {
     CHUNK = 16, /* positions per chunk of the recurrent form */
     GROUP = 8,  /* maximum number of heads per item of work */
-};
-
-/* The table by which FORM_BEST chooses a form: the first row whose `columns` is at least D and M,
- * else the last. `make tune` measures it over a forward and a backward pass, quadratic and chunk
- * with one thread. These values are from 2 threads and vectors of 512 bits. */
-static const struct {
-    int columns;
-    int quadratic;    /* the quadratic form up to this length */
-    int chunk;        /* positions per chunk of the chunked form */
-    int min_parallel; /* the chunk-parallel form from this length on, if there are fewer heads than
-                       * threads */
-} tuned[] = {
-    { 16, 0, 16, 2048 },   { 32, 0, 16, 512 },     { 64, 32, 16, 128 },
-    { 128, 128, 16, 512 }, { 256, 256, 16, 1024 },
 };
 
 /* A pass over tensors [B, N, H, M] and den [B, N, H]. Query, key, value, out and their gradients
@@ -76,19 +63,16 @@ static int64_t max_length(const AttentionInputs *x)
 static AttentionForm choose_form(ScanPlan *p, int64_t length)
 {
     const AttentionInputs *x = p->x;
-    int row = 0;
-    while (row < (int)(sizeof tuned / sizeof *tuned) - 1 &&
-           tuned[row].columns < maximum(p->D, p->M))
-        row++;
+    const Tuned tuned = tuned_for(maximum(p->D, p->M));
     AttentionForm form = p->causal ? p->options->form : FORM_RECURRENT;
     const bool few_heads = x->B * x->H < p->threads;
     if (!form)
-        form = length <= tuned[row].quadratic                   ? FORM_QUADRATIC
-               : few_heads && length >= tuned[row].min_parallel ? FORM_CHUNK_PARALLEL
-                                                                : FORM_RECURRENT;
+        form = length <= tuned.quadratic                   ? FORM_QUADRATIC
+               : few_heads && length >= tuned.min_parallel ? FORM_CHUNK_PARALLEL
+                                                           : FORM_RECURRENT;
     int64_t rows = p->options->chunk;
     if (!rows)
-        rows = form == FORM_CHUNKED ? tuned[row].chunk : CHUNK;
+        rows = form == FORM_CHUNKED ? tuned.chunk : CHUNK;
     p->rows = maximum(form == FORM_QUADRATIC ? length : minimum(rows, length), 1);
     p->method = form == FORM_CHUNKED || form == FORM_QUADRATIC ? BY_PRODUCTS : BY_POSITION;
     return form;
