@@ -109,7 +109,7 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
             $(if $(filter yes,$(CUDA)),$(BUILD)/tests/test_curand)
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
 helpers   = $(patsubst %.h,$(BUILD)/%.o,$(wildcard $(patsubst $(1)/%.c,$(1)/%.h,$(wildcard $(1)/*.c))))
-FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed chunks)
+FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed chunks feature_maps)
 # What commands of bench/peers run beside other libraries.
 BESIDE   := $(addprefix $(BUILD)/bench/,gpt2_step kann_tasks)
 BENCHES  := $(filter-out $(FIGURES) $(BESIDE) $(basename $(call helpers,bench)), \
@@ -219,7 +219,7 @@ copy-task: $(BUILD)/programs/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
 test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(BESIDE) \
-    $(addprefix $(BUILD)/bench/,attention feature_maps sequence_parallel) $(SHARED)
+    $(addprefix $(BUILD)/bench/,attention sequence_parallel) $(SHARED)
 test: test-programs
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) \
 	    tests/run $(BUILD) $(LEAVE_OUT)
@@ -238,6 +238,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
 	$(THREADS) $(BUILD)/bench/token_speed $(call FIGURE,token_speed)
 	$(THREADS) $(BUILD)/bench/chunks --output $(BUILD)/figures/chunks
+	$(THREADS) $(BUILD)/bench/feature_maps --output $(BUILD)/figures/feature_maps
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
 include tests/checks.mk one_file.mk install.mk

@@ -27,14 +27,8 @@ static void measure(const BenchOptions *options, int head_dim, int64_t length, F
     printf("\n");
 }
 
-static void measure_all(const BenchOptions *options, int64_t shortest, int64_t longest,
-                        const char *path)
+static void measure_all(const BenchOptions *options, int64_t shortest, int64_t longest, FILE *table)
 {
-    FILE *table = fopen(path, "w");
-    if (!table) {
-        perror(path);
-        exit(1);
-    }
     fprintf(table, "head_dim,length,chunk,ms,default,where\n");
     printf("causal linear attention, %d heads, forward and backward, %s, minimum in ms, of the "
            "chunked\nform by positions per chunk\n%4s %6s %9s",
@@ -45,10 +39,6 @@ static void measure_all(const BenchOptions *options, int64_t shortest, int64_t l
     for (int i = 0; i < PANELS; i++)
         for (int64_t length = shortest; length <= longest; length *= LENGTH_STEP)
             measure(options, head_dims[i], length, table);
-    if (fclose(table) != 0) {
-        perror(path);
-        exit(1);
-    }
 }
 
 /* Of each length a curve over its chunks, a dashed line at the best form, a circle at the default
@@ -113,16 +103,20 @@ int main(int argc, char **argv)
     };
     BenchOptions options = bench_begin_with(
         argc, argv, "causal linear attention in chunks: time against their size", more);
-    char path[4096];
-    snprintf(path, sizeof path, "%s.csv", output);
     if (device_is_cuda(options.device)) {
         fprintf(stderr, "--device is %s, expected plain or cpu: on CUDA a chunk has 64 positions\n",
                 device_name(options.device));
         return 2;
     }
-    if (!drawn)
-        measure_all(&options, shortest, longest, path);
-    draw(drawn ? drawn : path, output, argv[0]);
+    if (drawn) {
+        draw(drawn, output, argv[0]);
+        return EXIT_SUCCESS;
+    }
+    char path[4096];
+    FILE *table = figure_open(output, "csv", path);
+    measure_all(&options, shortest, longest, table);
+    figure_close_table(table, path);
+    draw(path, output, argv[0]);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

@@ -75,7 +75,7 @@ static double seconds_of(const char *text)
 {
     char *end = NULL;
     const double seconds = strtod(text, &end);
-    if (*end || !(seconds >= 0)) {
+    if (!*text || *end || !(seconds >= 0)) {
         fprintf(stderr, "--seconds is %s, expected a number of at least 0\n", text);
         exit(2);
     }
@@ -140,8 +140,10 @@ BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const 
         else
             *own->text = optarg;
     }
-    if (optind < argc)
-        usage(argv[0], purpose, more, 2);
+    if (optind < argc) {
+        fprintf(stderr, "%s: unexpected argument; see --help\n", argv[optind]);
+        exit(2);
+    }
     return options;
 }
 
@@ -154,6 +156,8 @@ void bench_end(BenchOptions *options)
 {
     if (!options->json)
         return;
+    if (options->records == 0)
+        fprintf(stderr, "--json: this program has no records; the file has an empty array\n");
     fprintf(options->json, "\n]\n");
     if (fclose(options->json) != 0) {
         perror("--json");
@@ -255,7 +259,8 @@ BenchText bench_where(const BenchOptions *options)
         snprintf(where.text, sizeof where.text, "%s, %s, %s", name,
                  bench_precisions[options->precision], options->eager ? "eager" : "graphs");
     else
-        snprintf(where.text, sizeof where.text, "%s, %d threads", name, device_threads());
+        snprintf(where.text, sizeof where.text, "%s, %d threads%s", name, device_threads(),
+                 options->precision == PRECISION_BF16 ? ", bf16" : "");
     return where;
 }
 

@@ -60,7 +60,7 @@ void bench_fill(Tensor *tensor, uint64_t stream);
  * batches, with one synchronization per batch. */
 Timing bench_step(const BenchOptions *options, Tape *tape, TapeStep *step, void *context);
 
-/* For headings: "cpu, 2 threads" or "cuda:0, tf32, graphs". */
+/* For headings: "cpu, 2 threads", "cpu, 2 threads, bf16" or "cuda:0, tf32, graphs". */
 typedef struct BenchText {
     char text[64];
 } BenchText;

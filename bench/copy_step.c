@@ -34,7 +34,8 @@ typedef struct Step {
     Optimizer *optimizer;
     Tape *tape;
     Tensor *tokens; /* [batch, length], of this rank's part of the batch */
-    double update;  /* seconds in optim_step */
+    bool timed;     /* whether to wait for the device around optim_step */
+    double update;  /* then its seconds */
 } Step;
 
 static void run(void *context)
@@ -47,8 +48,12 @@ static void run(void *context)
     Tensor *logits = nn_linear_forward(s->tape, &s->head, x);
     Tensor *loss = op_cross_entropy(s->tape, logits, s->tokens, NULL);
     tape_backward(s->tape, loss);
+    if (s->timed)
+        device_wait(tape_device(s->tape));
     const double start = bench_seconds();
     optim_step(s->optimizer);
+    if (s->timed)
+        device_wait(tape_device(s->tape));
     s->update = bench_seconds() - start;
 }
 
@@ -58,6 +63,7 @@ enum { MAX_STEPS = 1000 };
 static Timing step_of_ranks(Step *s, int64_t steps)
 {
     double times[MAX_STEPS], updates[MAX_STEPS], sums[MAX_STEPS];
+    s->timed = true;
     for (int64_t i = -2; i < steps; i++) {
         double sum = 0, start = bench_seconds();
         tape_reset(s->tape);
@@ -130,6 +136,19 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     device_release_cached(device);
 }
 
+/* Exits unless the option, if given, is one of the count names. */
+static void check_name(const char *option, const char *value, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!value || strcmp(value, names[i]) == 0)
+            return;
+    fprintf(stderr, "--%s is %s, expected %s", option, value, names[0]);
+    for (int i = 1; i < count; i++)
+        fprintf(stderr, "%s%s", i < count - 1 ? ", " : " or ", names[i]);
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
 int main(int argc, char **argv)
 {
     dist_start();
@@ -140,14 +159,19 @@ int main(int argc, char **argv)
     const BenchOption more[] = {
         { "preset", "measure only this one: small, quick or paper", NULL, 0, &only },
         { "attention", "measure only this one: linear or softmax", NULL, 0, &kind },
-        { "steps", "exactly this number of steps, at most 1000 (under mpirun: 10)", &steps, 1,
+        { "steps", "exactly this number of steps, at most 1000 (else as --seconds says)", &steps, 1,
           NULL },
         { 0 },
     };
     BenchOptions options = bench_begin_with(argc, argv, "a training step of the copy task", more);
+    check_name("preset", only, (const char *[]){ "small", "quick", "paper" }, 3);
+    check_name("attention", kind, (const char *[]){ "linear", "softmax" }, 2);
+    if (steps > MAX_STEPS) {
+        fprintf(stderr, "--steps is %lld, expected at most %d\n", (long long)steps, MAX_STEPS);
+        return 2;
+    }
     printf("%s; GFLOP/s counts only matrix products\npreset attention dropout\n",
            bench_where(&options).text);
-    steps = steps > MAX_STEPS ? MAX_STEPS : steps;
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         for (int form = 0; form < 4 && !(only && strcmp(only, presets[i].name)); form++)
             if (!kind || strcmp(kind, form < 2 ? "softmax" : "linear"))

@@ -26,6 +26,7 @@ static void run(void *context)
                                               (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
     if (c->backward)
         tape_backward_from(c->tape, out, x[UPSTREAM]);
+    device_wait(tape_device(c->tape));
 }
 
 /* Keys of length 1, betas of 1/2, log decays of -1/16. */
@@ -104,11 +105,11 @@ int main(int argc, char **argv)
 {
     int64_t heads = 32, size = 128, min = 512, max = 16384;
     const BenchOption more[] = {
-        { "heads", "heads (32)", &heads, 1, NULL },
-        { "size", "elements of queries, keys and values (128)", &size, 1, NULL },
-        { "min", "the shortest length (512)", &min, 1, NULL },
-        { "max", "the longest length (16384)", &max, 1, NULL },
-        { NULL, NULL, NULL, 0, NULL },
+        { "heads", "number of heads", &heads, 1, NULL },
+        { "size", "elements of queries, keys and values", &size, 1, NULL },
+        { "min", "the shortest length", &min, 1, NULL },
+        { "max", "the longest length; each is twice the previous one", &max, 1, NULL },
+        { 0 },
     };
     BenchOptions options =
         bench_begin_with(argc, argv, "the gated delta rule against length", more);

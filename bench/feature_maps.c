@@ -4,12 +4,10 @@
  *   zero   the share of the elements of queries and keys at which phi' is 0
  *   dead   the share of their columns, of all layers, at which it is 0 in all positions of a batch
  * The model and its training are copy_task's preset `quick`, of sequences w 0 w of equal length. */
-#include "bench/common.h"
+#include "bench/figure.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { LAYERS = 2, HEADS = 6, HEAD_DIM = 16, WIDTH = HEADS * HEAD_DIM, FEED_FORWARD = 256 };
 enum { BATCH = 16, HALF = 31, LENGTH = 2 * HALF + 1, SYMBOLS = 10, EVERY = 50 };
@@ -169,78 +167,64 @@ static void train(const BenchOptions *options, int map, uint64_t seed, int64_t s
     model_free(&m);
 }
 
-static FILE *open_file(const char *path)
-{
-    FILE *file = fopen(path, "w");
-    if (!file) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
-        exit(EXIT_FAILURE);
-    }
-    return file;
-}
-
 /* A line per map and seed, side by side: the loss, the shares. */
-static void draw(const char *output, int64_t seeds)
+static void draw(const char *table, const char *output, const char *program)
 {
-    FILE *gnuplot = popen("gnuplot", "w");
+    FILE *gnuplot = figure_gnuplot(output, program, "csv", 900, 400);
     if (!gnuplot)
         return;
     fprintf(gnuplot,
-            "set terminal svg size 900,380 font 'sans-serif,13' background '#ffffff'\n"
-            "set output '%s.svg'\nset datafile separator ','\nset grid lc '#dddddd'\n"
-            "set border 3 lc '#555555'\nset tics nomirror\nset xlabel 'steps'\n"
+            "set datafile separator ','\ntable = '%s'\n"
+            "seeds = system(\"awk -F, 'NR > 1 && NF == 6 && !seen[$2]++ { print $2 }' "
+            "'\".table.\"'\")\n"
+            "if (!words(seeds)) { print table.' has no row of this figure'; exit status 1 }\n"
+            "set xlabel 'steps'\n"
             "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n",
-            output);
+            table);
     for (int panel = 0; panel < 2; panel++) {
         fprintf(gnuplot, panel ? "unset logscale\nunset key\nset format y '%%g'\nset yrange [0:*]\n"
                                  "set ylabel 'dead features, %%'\nplot "
                                : "set logscale y\nset format y '10^{%%T}'\nset ylabel 'loss, nats "
                                  "per symbol'\nplot ");
         for (int i = 0; i < MAPS; i++)
-            for (int64_t seed = 1; seed <= seeds; seed++)
-                fprintf(gnuplot,
-                        "'%s.csv' using (strcol(1) eq '%s' && $2 == %lld ? $3 : NaN):(%s) with "
-                        "lines linewidth 2 linecolor '%s' %s%s%s, ",
-                        output, maps[i].name, (long long)seed, panel ? "100*$6" : "$4",
-                        maps[i].colour, seed > 1 ? "notitle" : "title '",
-                        seed > 1 ? "" : maps[i].name, seed > 1 ? "" : "'");
+            fprintf(gnuplot,
+                    "for [i=1:words(seeds)] table using (strcol(1) eq '%s' && strcol(2) eq "
+                    "word(seeds, i) ? $3 : NaN):(%s) with lines linewidth 2 linecolor '%s' title "
+                    "(i > 1 ? '' : '%s'), ",
+                    maps[i].name, panel ? "100*$6" : "$4", maps[i].colour, maps[i].name);
         fprintf(gnuplot, "\n");
     }
-    if (pclose(gnuplot) == 0)
-        printf("%s.svg\n", output);
-    else
-        printf("%s.svg is not drawn: gnuplot failed or was not found\n", output);
+    fprintf(gnuplot, "unset multiplot\n");
+    figure_close(output, gnuplot);
+    printf("%s.svg\n", output);
 }
 
 int main(int argc, char **argv)
 {
-    static int64_t steps = 4000, seeds = 3, only_draw;
-    static const char *output = "feature_maps";
+    static int64_t steps = 4000, seeds = 3;
+    static const char *output = "feature_maps", *drawn;
     const BenchOption more[] = {
-        { "steps", "of training (4000)", &steps, EVERY, NULL },
-        { "seeds", "runs per feature map (3)", &seeds, 1, NULL },
+        { "steps", "of training", &steps, EVERY, NULL },
+        { "seeds", "runs per feature map", &seeds, 1, NULL },
         { "output", "write TEXT.csv and TEXT.svg", NULL, 0, &output },
-        { "draw", "no training: draw TEXT.svg from TEXT.csv", &only_draw, BENCH_FLAG, NULL },
+        { "draw", "no training: draw the SVG of --output from this table (TEXT.csv)", NULL, 0,
+          &drawn },
         { 0 },
     };
     BenchOptions options =
         bench_begin_with(argc, argv, "feature maps of linear attention on the copy task", more);
-    if (only_draw) {
-        draw(output, seeds);
+    if (drawn) {
+        draw(drawn, output, argv[0]);
         return EXIT_SUCCESS;
     }
     char path[4096];
-    snprintf(path, sizeof path, "%s.csv", output);
-    FILE *table = open_file(path);
+    FILE *table = figure_open(output, "csv", path);
     fprintf(table, "features,seed,step,loss,zero,dead\n");
     for (int i = 0; i < MAPS; i++)
         for (int64_t seed = 1; seed <= seeds; seed++)
             train(&options, i, (uint64_t)seed, steps, table);
-    if (fclose(table) != 0) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
-        return EXIT_FAILURE;
-    }
-    draw(output, seeds);
+    figure_close_table(table, path);
+    draw(path, output, argv[0]);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

@@ -236,10 +236,9 @@ void figure_read(Figure *figure, const Line *lines, int count)
         read_line(figure, lines[i]);
 }
 
-static FILE *open_result(const Figure *figure, const char *ending)
+FILE *figure_open(const char *output, const char *ending, char path[4096])
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s.%s", figure->output, ending);
+    snprintf(path, 4096, "%s.%s", output, ending);
     FILE *file = fopen(path, "w");
     if (!file) {
         perror(path);
@@ -248,10 +247,10 @@ static FILE *open_result(const Figure *figure, const char *ending)
     return file;
 }
 
-static void close_result(FILE *file, const char *what)
+void figure_close_table(FILE *table, const char *path)
 {
-    if (fclose(file) != 0) {
-        perror(what);
+    if (fclose(table) != 0) {
+        perror(path);
         exit(1);
     }
 }
@@ -269,30 +268,39 @@ void figure_need_points(const Figure *figure)
     exit(1);
 }
 
+/* The record of a point, from which --draw reads it again. */
+static void record_point(BenchOptions *options, const Figure *figure, const Line *line,
+                         const Point *point)
+{
+    const double batch = (double)point->batch;
+    bench_record(options,
+                 "\"method\": \"%s\", \"N\": %lld, \"B\": %lld, \"ms_per_sample\": %.6g, "
+                 "\"bytes_per_sample\": %.0f, \"sizes\": \"%s\", \"where\": \"%s\"",
+                 line->name, (long long)point->length, (long long)point->batch, point->ms / batch,
+                 point->bytes / batch, figure->sizes, figure->where);
+}
+
 void figure_save(const Figure *figure, BenchOptions *options)
 {
     figure_need_points(figure);
-    FILE *table = open_result(figure, "csv");
+    char csv[4096], json[4096];
+    FILE *table = figure_open(figure->output, "csv", csv);
     fprintf(table, "method,length,batch,ms_per_sample,bytes_per_sample\n");
-    if (!options->json) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s.json", figure->output);
-        bench_open_json(options, path);
-    }
+    BenchOptions own = { .json = NULL }; /* beside those of --json */
+    snprintf(json, sizeof json, "%s.json", figure->output);
+    bench_open_json(&own, json);
     for (int l = 0; l < figure->count; l++)
         for (int p = 0; p < figure->lines[l].count; p++) {
             const Line *line = &figure->lines[l];
             const Point *point = &line->points[p];
-            const double ms = point->ms / (double)point->batch;
-            const double bytes = point->bytes / (double)point->batch;
-            const long long length = point->length, batch = point->batch;
-            fprintf(table, "%s,%lld,%lld,%.6g,%.0f\n", line->name, length, batch, ms, bytes);
-            bench_record(options,
-                         "\"method\": \"%s\", \"N\": %lld, \"B\": %lld, \"ms_per_sample\": %.6g, "
-                         "\"bytes_per_sample\": %.0f, \"sizes\": \"%s\", \"where\": \"%s\"",
-                         line->name, length, batch, ms, bytes, figure->sizes, figure->where);
+            const double batch = (double)point->batch;
+            fprintf(table, "%s,%lld,%lld,%.6g,%.0f\n", line->name, (long long)point->length,
+                    (long long)point->batch, point->ms / batch, point->bytes / batch);
+            record_point(&own, figure, line, point);
+            record_point(options, figure, line, point);
         }
-    close_result(table, "the table");
+    bench_end(&own);
+    figure_close_table(table, csv);
 }
 
 /* The minimum and maximum length of all points. */

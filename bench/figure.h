@@ -87,7 +87,12 @@ void figure_read(Figure *figure, const Line *lines, int count);
 /* Ends the program if there are no points. */
 void figure_need_points(const Figure *figure);
 
-/* Writes the table and the records; ends the program if there are no points. */
+/* Opens OUTPUT.ENDING and writes its path; ends the program on failure. figure_close_table ends
+ * it. */
+FILE *figure_open(const char *output, const char *ending, char path[4096]);
+void figure_close_table(FILE *table, const char *path);
+
+/* Writes the table and the records, also to --json; ends the program if there are no points. */
 void figure_save(const Figure *figure, BenchOptions *options);
 
 /* Starts gnuplot for OUTPUT.svg, with the style of all figures. Without gnuplot: returns NULL and

@@ -25,6 +25,7 @@ static void run(void *context)
         c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
         (CausalLinearAttentionOptions){ .eps = 1e-6, .log_decay = c->log_decay[c->kind] }, NULL);
     tape_backward_from(c->tape, out, c->inputs[UPSTREAM]);
+    device_wait(tape_device(c->tape));
 }
 
 /* Exponentially distributed, with this mean */
@@ -42,13 +43,7 @@ static void fill_log_decay(Tensor *tensor, double mean)
     free(values);
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void measure(const BenchOptions *options, int64_t N, int64_t D)
+static void measure(BenchOptions *options, int64_t N, int64_t D)
 {
     Case c = { .tape = bench_tape(options) };
     double ratio[KINDS][ROUNDS], first[ROUNDS];
@@ -69,11 +64,14 @@ static void measure(const BenchOptions *options, int64_t N, int64_t D)
                 first[round] = ms;
             ratio[c.kind][round] = ms / first[round];
         }
-    qsort(first, ROUNDS, sizeof *first, compare);
-    printf("%6lld %4lld %10.3f ms", (long long)N, (long long)D, first[ROUNDS / 2]);
+    const double ms = bench_timing(first, ROUNDS).median;
+    printf("%6lld %4lld %10.3f ms", (long long)N, (long long)D, ms);
     for (int k = 1; k < KINDS; k++) {
-        qsort(ratio[k], ROUNDS, sizeof *ratio[k], compare);
-        printf(" %8.2f", ratio[k][ROUNDS / 2]);
+        const double median = bench_timing(ratio[k], ROUNDS).median;
+        printf(" %8.2f", median);
+        bench_record(options,
+                     "\"N\": %lld, \"D\": %lld, \"ms\": %.5g, \"log_decay\": %g, \"ratio\": %.4g",
+                     (long long)N, (long long)D, ms, mean_log_decay[k], median);
     }
     printf("\n");
     fflush(stdout);

@@ -96,7 +96,8 @@ int main(int argc, char **argv)
                                  { "inputs", "the width of x", &size[INPUTS], 1, NULL },
                                  { "hidden", "units per direction", &size[HIDDEN], 1, NULL },
                                  { "layers", "of two directions", &size[LAYERS], 1, NULL },
-                                 { "save", "write values and gradients", NULL, 0, &path },
+                                 { "save", "no measurement: write values and gradients", NULL, 0,
+                                   &path },
                                  { 0 } };
     BenchOptions options = bench_begin_with(argc, argv, "a bidirectional LSTM", more);
     Case c = { .tape = bench_tape(&options), .params = params_new(options.device, 1) };

@@ -91,6 +91,10 @@ static void measure(BenchOptions *options, Case c, double peak, double bandwidth
     fflush(stdout);
 }
 
+/* --operation: the only row, and whether there is one of this name. */
+static const char *only;
+static bool found;
+
 /* Makes the inputs, measures the row, frees them. Elementwise operations get inputs of ones where
  * these must be positive. */
 static void measure_row(BenchOptions *options, Row row, Limits limits)
@@ -98,9 +102,9 @@ static void measure_row(BenchOptions *options, Row row, Limits limits)
     const Input of_rows = S(ROWS, WIDTH), two[MAX_INPUTS] = { of_rows, of_rows };
     const Input *inputs = row.operation ? row.operation->cases[0] : two;
     const bool cuda = device_is_cuda(options->device);
-    const char *only = getenv("OPERATION"); /* OPERATION=name measures that row only */
     if (only && strcmp(only, row.name) != 0)
         return;
+    found = true;
     const Domain domain = row.unary ? row.unary->domain : row.binary ? row.binary->domain : ANY;
     Case c = { .tape = bench_tape(options),
                .params = params_new(options->device, 1),
@@ -142,7 +146,9 @@ static void measure_all(BenchOptions *options, Limits limits)
 
 int main(int argc, char **argv)
 {
-    BenchOptions options = bench_begin(argc, argv, "every operation beside the machine's limits");
+    const BenchOption more[] = { { "operation", "measure only this one", NULL, 0, &only }, { 0 } };
+    BenchOptions options =
+        bench_begin_with(argc, argv, "every operation beside the machine's limits", more);
     const Limits limits = bench_limits(&options);
     const long long rows = (long long)ROWS * (device_is_cuda(options.device) ? CUDA_LONGER : 1);
     printf("%s; %s; %lld rows of %d\n", bench_where(&options).text, limits_text(&limits).text, rows,
@@ -151,6 +157,10 @@ int main(int argc, char **argv)
     bench_record(&options, "\"name\": \"machine\", \"gflops\": %.5g, \"gbytes_per_second\": %.5g",
                  limits.gflops, limits.gbytes);
     measure_all(&options, limits);
+    if (!found) {
+        fprintf(stderr, "--operation is %s, which is no row of the table\n", only);
+        return 2;
+    }
     bench_end(&options);
     return EXIT_SUCCESS;
 }

@@ -120,8 +120,10 @@ static Pass pass(const BenchOptions *options, const Sizes *s, bool alone, bool k
     const DistTraffic before = dist_traffic();
     const double start = bench_seconds();
     Tensor *out = s->delta ? delta_rule(tape, x, ranks > 1) : attention(tape, x, ranks > 1);
+    device_wait(options->device);
     Pass p = { .forward = bench_seconds() - start };
     tape_backward_from(tape, out, x[UPSTREAM]);
+    device_wait(options->device);
     p.both = bench_seconds() - start;
     p.peak = device_memory(options->device).peak;
     p.traffic = dist_traffic();
@@ -228,18 +230,20 @@ int main(int argc, char **argv)
     Sizes s = { .N = 1048576, .H = 4, .D = 32 };
     const char *check = NULL;
     const BenchOption more[] = {
-        { "positions", "positions of the sequence (1048576)", &s.N, 1, NULL },
-        { "heads", "heads (4)", &s.H, 1, NULL },
-        { "size", "elements of queries, keys and values, a multiple of 4 (32)", &s.D, 4, NULL },
+        { "positions", "positions of the sequence", &s.N, 1, NULL },
+        { "heads", "number of heads", &s.H, 1, NULL },
+        { "size", "elements of queries, keys and values, a multiple of 4", &s.D, 4, NULL },
         { "decay", "with a log decay of -1/1024", &s.decay, BENCH_FLAG, NULL },
         { "delta-rule", "instead of causal linear attention", &s.delta, BENCH_FLAG, NULL },
         { "uneven", "rank r has r + 1 shares of the positions", &s.uneven, BENCH_FLAG, NULL },
         { "check", "compares with one process, through this file", NULL, 0, &check },
-        { NULL, NULL, NULL, 0, NULL },
+        { 0 },
     };
     BenchOptions options = bench_begin_with(argc, argv, "a sequence over processes", more);
-    if (dist_ranks() > MAX_RANKS || s.D % 4)
-        fail("expected at most 64 ranks, and a multiple of 4 as the size");
+    if (dist_ranks() > MAX_RANKS)
+        fail("there are more ranks than the expected 64 at most");
+    if (s.D % 4)
+        fail("--size is no multiple of 4");
     dist_sequence(dist_ranks());
     Pass p = pass(&options, &s, false, check != NULL);
     print_pass(&options, &s, &p);

@@ -61,7 +61,12 @@ static void measure(BenchOptions *options, int64_t N)
 int main(int argc, char **argv)
 {
     BenchOptions options = bench_begin(argc, argv, "the cost of a decay in softmax attention");
-    printf("causal softmax attention, B=1 H=%d D=M=%d, %s; ms of the processor without and with a "
+    if (device_is_cuda(options.device)) {
+        fprintf(stderr, "--device is %s, expected plain or cpu: CPU time is measured\n",
+                device_name(options.device));
+        return 2;
+    }
+    printf("causal softmax attention, B=1 H=%d D=M=%d, %s; ms of CPU time without and with a "
            "decay, and their ratio\n     N  forward                       forward+backward\n",
            HEADS, HEAD_DIM, bench_where(&options).text);
     for (int64_t N = 1024; N <= 8192; N *= 2)

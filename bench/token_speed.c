@@ -132,9 +132,9 @@ int main(int argc, char **argv)
                              .batch = 1 };
     const BenchOption more[] = {
         FIGURE_OPTIONS(figure),
-        { "layers", "number of layers (4)", &layers, 1, NULL },
-        { "heads", "number of heads (4)", &heads, 1, NULL },
-        { "head-dim", "size of a head (64)", &head_dim, 1, NULL },
+        { "layers", "number of layers", &layers, 1, NULL },
+        { "heads", "number of heads", &heads, 1, NULL },
+        { "head-dim", "size of a head", &head_dim, 1, NULL },
         { 0 },
     };
     const Command again = command_again(argc, argv);

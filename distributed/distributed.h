@@ -6,10 +6,11 @@
  * Each rank computes the gradients of its own data. params_clip_gradients or optim_step averages
  * them, each rank steps its own range of the weights and gathers the others' (ZeRO-1, Rajbhandari
  * et al. 2020): an all-reduce moves the same number of bytes, and the optimizer's state takes
- * 1 / ranks of the memory.
+ * 1 / ranks of the memory, but at least that of the largest weight.
  *
- * "Collective" functions, optim_step, optim_save, optim_load and params_clip_gradients with such an
- * optimizer among them, wait for all ranks: all must call them in the same order. Dropout and
+ * "Collective" functions wait for all ranks: all must call them in the same order. With such an
+ * optimizer optim_step, optim_save, optim_load, params_clip_gradients, params_clip_each_gradient
+ * and optim_set_training (schedule-free) are collective. Dropout and
  * sampling draw other numbers on each rank. A program that mpirun has not started is rank 0 of 1
  * and unchanged. One thread per process calls these functions. An error ends all processes. */
 #ifndef TAPEGRAD_DISTRIBUTED_H
@@ -28,16 +29,19 @@ extern "C" {
  * share one end with an error that says so. Without NCCL, or with TAPEGRAD_NCCL=no in the
  * environment, they are exchanged through host memory. Where a handler of tapegrad_on_error returns
  * or is not set, an error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun
- * has started the program and it was linked without MPI (libtapegrad_mpi), and when the ranks
- * differ in version or Real. Collective. */
+ * has started the program and it was linked without MPI (libtapegrad_mpi) or with another MPI than
+ * mpirun's, and when the ranks differ in version or Real. Collective. */
 void dist_start(void);
 /* Waits for all ranks, and leaves them. Collective. */
 void dist_finish(void);
-/* Ends all processes at once with this exit status; rank 0 of 1 exits. */
+/* Ends all processes at once with this exit status, which is not 0; rank 0 of 1 exits. */
 void dist_abort(int status) __attribute__((noreturn));
 
 int dist_rank(void);  /* 0 ... dist_ranks() - 1 */
 int dist_ranks(void); /* 1 before dist_start */
+/* How many processes mpirun, or Slurm's srun, has started together, by its environment variables:
+ * 0: it has not started this one; -1: unknown. */
+int dist_launched(void);
 
 /* This rank's part of count items: [first, first + count) of the result. The parts of all ranks are
  * consecutive, and their counts differ by at most 1. */
@@ -47,7 +51,7 @@ typedef struct DistPart {
 DistPart dist_part(int64_t count);
 
 /* Divides the optimizer's state and steps among the ranks, at boundaries of weights, and copies
- * rank 0's weights to all. Call it before optim_load and the first step. A checkpoint does not
+ * rank 0's weights to all. Call it after params_load, and before optim_load and the first step. A checkpoint does not
  * depend on the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank.
  * Raises when the ranks differ in the kind of the optimizer or of the device, or in names, shapes
  * or seed of the weights; when memory is exhausted; and after steps. Collective. */
@@ -55,7 +59,7 @@ void dist_optimizer(Optimizer *optimizer);
 
 /* The weight w of this rank's gradients in their mean, sum_r w_r g_r / sum_r w_r, from the next
  * step on: for losses that are means of w tokens. w >= 0, 1 at first, the same unit on all ranks. A
- * rank without gradients has weight 0. */
+ * rank without gradients has weight 0. Raises before dist_optimizer. */
 void dist_set_weight(Params *params, double weight);
 
 /* values [count] = their sums over the ranks, in the order of ranks: the same bits on all.

@@ -86,17 +86,26 @@ void dist_abort(int status)
     exit(status);
 }
 
+int dist_launched(void)
+{
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE"); /* Open MPI's mpirun */
+    if (!size)
+        size = getenv("PMI_SIZE"); /* MPICH's, and Slurm's srun --mpi=pmi2 */
+    if (!size && getenv("PMIX_RANK"))
+        size = getenv("SLURM_STEP_NUM_TASKS"); /* srun --mpi=pmix */
+    if (size)
+        return atoi(size);
+    return getenv("PMIX_RANK") || getenv("PMI_RANK") ? -1 : 0;
+}
+
 /* Replaced by the function of libtapegrad_mpi, if a program is linked with it. */
 __attribute__((weak)) void dist_start(void)
 {
-    static const char *const variables[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE" };
-    for (int i = 0; i < 3; i++) {
-        const char *ranks = getenv(variables[i]);
-        if (ranks && atoi(ranks) > 1)
-            error_raise("dist_start: %s is %s, but the program was linked without MPI; link "
-                        "libtapegrad_mpi before libtapegrad",
-                        variables[i], ranks);
-    }
+    const int ranks = dist_launched();
+    if (ranks > 1)
+        error_raise("dist_start: mpirun has started %d processes, but the program was linked "
+                    "without MPI; link libtapegrad_mpi before libtapegrad",
+                    ranks);
 }
 
 /* ------------------------------------------------------------------------------------- exchange */

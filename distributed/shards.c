@@ -15,13 +15,19 @@
 /* In Params, behind its Shards. */
 typedef struct Division {
     Shards shards;
+    int ranks;
     double weight;
     int64_t offsets[]; /* [ranks + 1], in elements of the flat buffers */
 } Division;
 
-static const Division *division_of(const Params *params)
+static const Division *division_of(const char *function, const Params *params)
 {
-    return (const Division *)params->shards;
+    const Division *division = (const Division *)params->shards;
+    if (division->ranks != dist_ranks())
+        error_raise("%s: the weights are divided among %d ranks, but there are %d; expected before "
+                    "dist_finish",
+                    function, division->ranks, dist_ranks());
+    return division;
 }
 
 /* ----------------------------------------------------------------------------------- the ranges */
@@ -91,7 +97,7 @@ static void copy_back(const Params *params, Real *flat, const Real *host, FlatRa
 static double share_of(const char *function, const Params *params)
 {
     const bool has = params_have_gradients(params);
-    const double own = has ? division_of(params)->weight : 0;
+    const double own = has ? division_of(function, params)->weight : 0;
     double sums[] = { own, has };
     dist_sum(sums, 2);
     if (sums[1] == 0)
@@ -107,7 +113,7 @@ static void reduce_gradients(const char *function, Params *params)
         error_raise("%s: this step is replayed, expected a step without tape_replay: it "
                     "exchanges gradients with other processes",
                     function);
-    const Division *division = division_of(params);
+    const Division *division = division_of(function, params);
     const double share = share_of(function, params);
     Real *gradients = params_flat_gradients(params)->data;
     kernels_on(params->device, TENSOR_REAL)
@@ -130,7 +136,7 @@ static double sum_over_ranks(double part)
 static void gather_ranges(const Params *params, Real *flat)
 {
     int64_t bytes[DIST_MAX_RANKS + 1];
-    bytes_of(division_of(params), bytes);
+    bytes_of(division_of("optim_step", params), bytes);
     if (dist_all_gather_on(params->device, flat, bytes))
         return;
     Real *host = host_copy("optim_step", params, flat);
@@ -141,7 +147,7 @@ static void gather_ranges(const Params *params, Real *flat)
 
 static void collect_ranges(const Params *params, Real *whole, const Real *part)
 {
-    const Division *division = division_of(params);
+    const Division *division = division_of("optim_save", params);
     const FlatRange own = division->shards.own;
     const size_t own_bytes = (size_t)own.count * sizeof(Real);
     int64_t bytes[DIST_MAX_RANKS + 1];
@@ -156,11 +162,13 @@ static void collect_ranges(const Params *params, Real *whole, const Real *part)
     free(host);
 }
 
-static bool agree_all(bool ok)
+static bool agree_all(bool ok, int64_t steps)
 {
     enum { BYTES = 1024 };
-    if (!dist_any(!ok))
+    if (!dist_any(!ok)) {
+        dist_need_equal("steps of the optimizers", &steps, sizeof steps);
         return true;
+    }
     char *all = memory_allocate((size_t)dist_ranks() * BYTES);
     if (!all)
         error_raise("optim_save: memory is exhausted");
@@ -238,6 +246,7 @@ void dist_optimizer(Optimizer *optimizer)
         divide(params, division->offsets, ranks);
         const FlatRange own = { division->offsets[rank],
                                 division->offsets[rank + 1] - division->offsets[rank] };
+        division->ranks = ranks;
         division->weight = 1;
         division->shards =
             (Shards){ own,           rank,           reduce_gradients, sum_over_ranks,
@@ -257,6 +266,8 @@ void dist_set_weight(Params *params, double weight)
         error_raise("dist_set_weight: params is NULL");
     if (!(weight >= 0 && isfinite(weight)))
         error_raise("dist_set_weight: weight is %g, expected 0 or more, and finite", weight);
+    if (dist_ranks() > 1 && !params->shards)
+        error_raise("dist_set_weight: expected after dist_optimizer, which divides the weights");
     if (params->shards)
         ((Division *)params->shards)->weight = weight;
 }

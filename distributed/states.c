@@ -68,6 +68,14 @@ static int64_t states_count(const StatesExchange *s)
     return s->heads * s->D * s->C;
 }
 
+/* Elements of a rank's row: a multiple of 64 bytes, in which MPI counts more than 2 GB. */
+static int64_t row_of(const StatesExchange *s, bool with_transitions)
+{
+    enum { MULTIPLE = 64 / sizeof(Real) };
+    const int64_t count = states_count(s) + (with_transitions ? s->transitions : 0);
+    return (count + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
+}
+
 /* [ranks, row] in host memory: of this rank's row, the states, zeros if NULL, and the transitions,
  * none if NULL, are exchanged for those of all ranks. */
 static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s,
@@ -77,14 +85,16 @@ static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s
         tape_error(tape, "dist_states_before: this step is replayed, expected a step without "
                          "tape_replay: it exchanges states with other processes");
     const int64_t count = states_count(s), more = transitions ? s->transitions : 0;
-    const size_t bytes = (size_t)(count + more) * sizeof(Real);
+    const int64_t row = row_of(s, transitions != NULL);
+    const size_t bytes = (size_t)row * sizeof(Real);
     Real *all = memory_allocate((size_t)sequence_group.ranks * bytes);
     if (!all)
         tape_error(tape,
                    "dist_states_before: memory is exhausted: the states of %d ranks, %lld "
                    "bytes each",
                    sequence_group.ranks, (long long)bytes);
-    Real *own = all + sequence_group.rank * (count + more);
+    Real *own = all + sequence_group.rank * row;
+    memset(own + count + more, 0, (size_t)(row - count - more) * sizeof *own);
     if (states)
         device_copy_out(device, own, states, (size_t)count * sizeof *own);
     else
@@ -154,7 +164,7 @@ static void contribute_from_host(Node *node, Tensor *input, const Real *values)
 static void states_before_backward(Node *node)
 {
     const StatesExchange *s = node->attributes;
-    const int64_t count = states_count(s);
+    const int64_t count = states_count(s), row = row_of(s, false);
     const int rank = sequence_group.rank, last = sequence_group.ranks - 1;
     Tensor *state = node->inputs[0], *transition = node->inputs[1];
     const bool differentiable = transition && transition->requires_grad;
@@ -165,8 +175,8 @@ static void states_before_backward(Node *node)
         tape_error(node->tape, "dist_states_before: memory is exhausted");
     Real *g = exchange_states(node->tape, state->device, s, tape_upstream(node, 0), NULL);
     for (int r = last - 1; r > rank; r--) /* g_r becomes G_{r-1} */
-        add_passed_on(s, g + r * count, s->A + r * s->transitions, g + (r + 1) * count, true);
-    Real *G = g + (rank < last ? rank + 1 : 0) * count;
+        add_passed_on(s, g + r * row, s->A + r * s->transitions, g + (r + 1) * row, true);
+    Real *G = g + (rank < last ? rank + 1 : 0) * row;
     if (rank == last)
         memset(G, 0, (size_t)count * sizeof *G);
     contribute_from_host(node, state, G);
@@ -207,7 +217,7 @@ Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *transition)
                          .matrices = transition && transition->shape.rank == 4,
                          .transitions = transition ? tensor_count(transition) : 0 };
     const int rank = sequence_group.rank, ranks = sequence_group.ranks;
-    const int64_t count = states_count(&s), row = count + s.transitions;
+    const int64_t count = states_count(&s), row = row_of(&s, transition != NULL);
     Tensor *before = tape_tensor(tape, state->shape);
     Real *all =
         exchange_states(tape, state->device, &s, state->data, transition ? transition->data : NULL);

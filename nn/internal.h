@@ -56,8 +56,9 @@ typedef struct Shards {
      * `whole` of rank 0. */
     void (*gather)(const Params *params, Real *flat);
     void (*collect)(const Params *params, Real *whole, const Real *part);
-    /* Whether all processes were successful; if one was not, tapegrad_error() has its sentence. */
-    bool (*agree)(bool ok);
+    /* Whether all processes were successful; if one was not, tapegrad_error() has its sentence. If
+     * all were, raises unless their optimizers have taken the same steps. */
+    bool (*agree)(bool ok, int64_t steps);
 } Shards;
 
 struct Params {

@@ -38,7 +38,7 @@ static bool collect_parts(const Params *params, FileParts *parts, Block *blocks[
             ok = blocks[i] ||
                  error_report("optim_save: %s", device_exhausted(params->device, bytes).text);
         }
-    if (!shards->agree(ok))
+    if (!shards->agree(ok, 0))
         return false;
     for (int i = 0; i < parts->count; i++) {
         FilePart *part = &parts->list[i];
@@ -121,19 +121,19 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path)
 {
-    if (text_count < 0)
-        return error_report("optim_save: %s: there are %d texts, expected 0 or more", path,
-                            text_count);
-    for (int i = 0; i < text_count; i++)
+    bool ok = text_count >= 0 || error_report("optim_save: %s: there are %d texts, expected 0 or "
+                                              "more",
+                                              path, text_count);
+    for (int i = 0; ok && i < text_count; i++)
         if (texts[i].key && strncmp(texts[i].key, OWN_KEYS, strlen(OWN_KEYS)) == 0)
-            return error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
-                                "\", which is reserved",
-                                path, texts[i].key);
-    const size_t bytes = (size_t)(MAX_TEXTS + text_count) * sizeof(FileMetadata);
+            ok = error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
+                              "\", which is reserved",
+                              path, texts[i].key);
+    const size_t bytes = (size_t)(MAX_TEXTS + (ok ? text_count : 0)) * sizeof(FileMetadata);
     Params *params = optimizer->params;
     Texts all = { .list = memory_allocate(bytes) };
-    bool ok =
-        all.list || error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
+    if (!all.list)
+        ok = error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
     FileParts parts = parts_of(optimizer);
     Block *blocks[MAX_FILE_PARTS] = { NULL };
     ok = collect_parts(params, &parts, blocks, ok);
@@ -146,7 +146,7 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     for (int i = 0; i < MAX_FILE_PARTS; i++)
         device_free(params->device, blocks[i]);
     free(all.list);
-    return params->shards ? params->shards->agree(ok) : ok;
+    return params->shards ? params->shards->agree(ok, optimizer->steps) : ok;
 }
 
 /* -------------------------------------------------------------------------------------- loading */
@@ -246,7 +246,7 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
                     params_load_parts("optim_load", optimizer->params, &parts, NULL, file, path);
     tensor_file_close(file);
     const Shards *shards = optimizer->params->shards;
-    if (shards ? !shards->agree(ok) : !ok)
+    if (shards ? !shards->agree(ok, loaded.steps) : !ok)
         return false;
     *optimizer = loaded;
     if (optimizer->average)

@@ -193,7 +193,8 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
  * It restores the weights, m, v, the steps, the learning rate, the plateau schedule's progress and,
  * unless tape is NULL, the tape's generator; gradients become empty. The other hyperparameters, the
  * kind of schedule and the groups stay as the program set them. Returns false and changes nothing
- * on failure. params_load reads the weights alone. */
+ * on failure; with dist_optimizer, on one rank's failure others may have read their weights.
+ * params_load reads the weights alone. */
 TAPEGRAD_MUST_CHECK
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 

@@ -47,10 +47,11 @@ $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) \
     $(addprefix $(BUILD)/parts/shared/,options.o program.o)
 	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
 
-# Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
+# Failing allocations and file operations, killed runs; COUNT= of each, 60 by default, of several processes
+# 50.
 faults: $(PROGRAMS) $(BUILD)/bench/sequence_parallel $(BUILD)/tests/faults/savers
 	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
-	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(COUNT) tests/test_mpi.sh
+	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(or $(COUNT),50) tests/test_mpi.sh
 
 # Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
 test-cuda-faults:

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ---------------------------------------------------------------------------------- a small run */
 enum { ROWS = 12, INPUTS = 5, WIDTH = 8, OUTPUTS = 3, MAX_RANKS = 7 };
@@ -15,6 +17,7 @@ typedef struct Run {
     OptimizerKind kind;
     int steps, micro_batches;
     double clip, dropout;
+    int clips;                      /* calls per step, by the norm of all weights; 0: by each's */
     int64_t rows;                   /* of ROWS; fewer than ranks leave some idle */
     const char *save, *load;        /* checkpoints */
     bool differ;                    /* ranks have other initial values: of rank 0 are used */
@@ -85,8 +88,10 @@ static void train(void *context)
             Tensor *loss = loss_of(tape, &model, part.first, part.count, step + 100 * k);
             tape_backward(tape, op_scale(tape, loss, 1.0 / run->micro_batches));
         }
-        if (run->clip > 0)
-            params_clip_gradients(params, run->clip);
+        for (int k = 0; run->clip > 0 && k < run->clips; k++)
+            params_clip_gradients(params, run->clip / (k + 1));
+        if (run->clip > 0 && run->clips == 0)
+            params_clip_each_gradient(params, run->clip);
         optim_step(optimizer);
     }
     const DistTraffic after = dist_traffic();
@@ -105,7 +110,7 @@ static void train(void *context)
 
 static Run run_of(OptimizerKind kind)
 {
-    return (Run){ .kind = kind, .steps = 1, .micro_batches = 1, .rows = ROWS };
+    return (Run){ .kind = kind, .steps = 1, .micro_batches = 1, .clips = 1, .rows = ROWS };
 }
 
 static void run_on(int ranks, Run *run)
@@ -173,6 +178,20 @@ TEST(gradients_are_clipped_by_the_norm_of_their_mean)
     run.steps = 3;
     run.clip = 0.05;
     check_ranks(4, run);
+}
+
+/* twinkle reduced a norm twice; and each gradient by itself. */
+TEST(clipping_twice_exchanges_once)
+{
+    for (int clips = 0; clips <= 2; clips += 2) {
+        Run run = run_of(MOMENTUM), once = run;
+        run.clips = clips;
+        run.clip = once.clip = 0.05;
+        check_ranks(3, run);
+        run_on(3, &once);
+        run_on(3, &run);
+        ck_assert_int_lt(run.traffic[1].bytes - once.traffic[1].bytes, 100); /* a norm more */
+    }
 }
 
 /* Gradients of micro-batches are exchanged once: tt-metal clipped each. */
@@ -309,10 +328,90 @@ TEST(misuse_raises)
     assert_raises("dist_start: rank 2 of 2, expected 0 to ranks - 1, of at most 4096",
                   dist_start_with((DistTransport){ .rank = 2, .ranks = 2 }));
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
-    assert_raises("dist_start: OMPI_COMM_WORLD_SIZE is 2, but the program was linked without MPI; "
-                  "link libtapegrad_mpi before libtapegrad",
+    assert_raises("dist_start: mpirun has started 2 processes, but the program was linked without "
+                  "MPI; link libtapegrad_mpi before libtapegrad",
                   dist_start());
     params_free(params);
+}
+
+/* ------------------------------------------------------------------------------ ranks that differ */
+enum { KIND, COUNT, SEED, NAMES, SHAPES, STEPS, LATE, DIFFERENCES };
+static const char *const differences[DIFFERENCES] = {
+    [KIND] = "the optimizers of ranks 0 and 1 differ",
+    [COUNT] = "the numbers of weights of ranks 0 and 1 differ",
+    [SEED] = "the seeds of the weights of ranks 0 and 1 differ",
+    [NAMES] = "the names and shapes of the weights of ranks 0 and 1 differ",
+    [SHAPES] = "the names and shapes of the weights of ranks 0 and 1 differ",
+    [STEPS] = "the steps of the optimizers of ranks 0 and 1 differ",
+    [LATE] = "dist_set_weight: expected after dist_optimizer",
+};
+
+static const char *file_of(int steps)
+{
+    static _Thread_local char name[640];
+    snprintf(name, sizeof name, "%s.%d", path, steps);
+    return name;
+}
+
+static void differ(void *context)
+{
+    const int what = *(int *)context, rank = dist_rank();
+    Params *params = params_new(rank_device(), what == SEED ? 1 + (uint64_t)rank : 1);
+    nn_linear(params, what == NAMES && rank ? "b" : "a", what == SHAPES && rank ? 3 : 2, 2);
+    if (what == COUNT && rank)
+        nn_linear(params, "c", 2, 2);
+    if (what == LATE)
+        dist_set_weight(params, 2);
+    const AdamConfig config = optim_adam_config(1e-3);
+    Optimizer *optimizer =
+        what == KIND && rank ? optim_radam(params, config) : optim_adamw(params, config);
+    dist_optimizer(optimizer);
+    if (what == STEPS && !optim_load(optimizer, NULL, file_of(rank)))
+        exit(0);
+    exit(0);
+}
+
+/* A checkpoint of the same weights after these steps. */
+static void save_after(int steps)
+{
+    Params *params = params_new(test_device(), 1);
+    nn_linear(params, "a", 2, 2);
+    Optimizer *optimizer = optim_adamw(params, optim_adam_config(1e-3));
+    for (int i = 0; i < steps; i++) {
+        params_zero_gradients(params);
+        params_flat_gradients(params);
+        optim_step(optimizer);
+    }
+    assert_ok(optim_save(optimizer, NULL, NULL, 0, file_of(steps)));
+    optim_free(optimizer);
+    params_free(params);
+}
+
+TEST(ranks_that_differ_end_with_a_sentence)
+{
+    save_after(0), save_after(1);
+    for (int what = 0; what < DIFFERENCES; what++) {
+        char output[4096];
+        size_t length = 0;
+        int ends[2], status;
+        ck_assert_int_eq(pipe(ends), 0);
+        const pid_t child = fork();
+        if (child == 0) {
+            dup2(ends[1], STDERR_FILENO);
+            close(ends[0]), close(ends[1]);
+            run_ranks(2, differ, &what);
+            _exit(0);
+        }
+        close(ends[1]);
+        for (ssize_t n; (n = read(ends[0], output + length, sizeof output - 1 - length)) > 0;)
+            length += (size_t)n;
+        output[length] = 0;
+        close(ends[0]);
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(status != 0, "ranks may differ: %s", differences[what]);
+        ck_assert_msg(strstr(output, differences[what]) != NULL, "\"%s\", expected \"%s\"", output,
+                      differences[what]);
+    }
 }
 
 static void begin(void)

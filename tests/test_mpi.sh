@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The programs under mpirun (or $MPIRUN): ranks that are processes. KILLS: how many runs are killed (3).
 . "$(dirname "$0")/check.sh"
-mpirun=${MPIRUN:-mpirun}
+mpirun=${MPIRUN:-mpirun} tree=$PWD
 case $build in /*) ;; *) build=$PWD/$build ;; esac
 export OMP_NUM_THREADS=1 TAPEGRAD_CUDA_ON_HOST_DEVICES=0
 export ASAN_OPTIONS=detect_leaks=0 # MPI's
@@ -16,6 +16,11 @@ fi
 # processes N FILE ARGUMENT..., ranks N PROGRAM ARGUMENT...: at most a minute
 processes() { timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np "$1" "$build/$2" "${@:3}"; }
 ranks() { processes "$1" "programs/$2" "${@:3}"; }
+
+# beside FIRST SECOND: rank 0 runs the program's command line FIRST, ranks 1 and 2 SECOND
+beside() {
+    timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np 1 ${3:+-wdir "$3"} "$build/programs/"$1 : -np 2 ${4:+-wdir "$4"} "$build/programs/"$2
+}
 
 # says STATUS SENTENCE COMMAND...: exits with the status, and prints the sentence once, as one line
 says() {
@@ -50,10 +55,11 @@ check "the delta rule on 2 ranks" positions 2 --delta-rule
 check "with a decay, on 4" positions 4 --delta-rule --decay --uneven
 
 # --------------------------------------------------------------------- a run does not depend on ranks
+tight=1e-4 && [ "${REAL:-float}" = float ] || tight=1e-8 # the logs have nine digits
 check "one process" "$build/programs/copy_task" $copy --steps 40 --log 1.csv --save 1.safetensors
 for n in 1 2 4; do
     check "$n ranks" ranks $n copy_task $copy --steps 40 --log r$n.csv --save r$n.safetensors
-    check "$n ranks learn as one process" near r$n.csv 1.csv 2 1e-4
+    check "$n ranks learn as one process" near r$n.csv 1.csv 2 $tight
 done
 check "one rank is one process" cmp r1.safetensors 1.safetensors
 check "again" ranks 4 copy_task $copy --steps 40 --save again.safetensors
@@ -64,7 +70,7 @@ for n in 4 2 1 3; do
     check "to step $steps on $n ranks" ranks $n copy_task $from --steps $steps --save part.safetensors
     from="--resume part.safetensors --device cpu --threads 1 --quiet --log part.csv"
 done
-check "ends as one process" near part.csv 1.csv 2 1e-4
+check "ends as one process" near part.csv 1.csv 2 $tight
 check "rank 0 alone prints" [ "$(ranks 3 copy_task $copy --steps 5 2>&1 | grep -c '^final')" -eq 1 ]
 
 head -n 60 "$OLDPWD/examples/sonnets.txt" >text
@@ -91,12 +97,59 @@ check "images on 3 ranks" ranks 3 images $images --log 3.csv
 check "learns as one process" near 3.csv 1.csv 2 1e-3
 check "and evaluates as it" near 3.csv 1.csv 3 1e-3
 
-# ------------------------------------------------------------------------------------------- failures
-differ() { timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np 1 "$build/programs/copy_task" $1 : -np 2 "$build/programs/copy_task" $2; }
-check "a bad option" says 2 "copy_task: rank 0 of 3: --steps x: expected a whole number" ranks 3 copy_task --steps x
-for other in "--steps 9" "--seed 2" "--layers 2" "--batch 9" "--save a" "--quiet" "--dropout 0.5" "--clip 2"; do
-    check "$other on some ranks" says 1 "rank 0 of 3: the command lines of ranks 0 and 1 differ" differ "$copy --steps 8" "$copy --steps 8 $other"
+le32() { printf "\\x$(printf %02x $(($1 % 256)))\\x$(printf %02x $(($1 / 256 % 256)))\\0\\0"; }
+recording() { # FILE SAMPLES: mono, 8 kHz, 16 bits
+    { printf RIFF && le32 $((36 + 2 * $2)) && printf 'WAVEfmt ' && le32 16 && printf '\1\0\1\0' && le32 8000 && le32 16000 &&
+        printf '\2\0\20\0data' && le32 $((2 * $2)) && head -c $((2 * $2)) "$build/libtapegrad_mpi.a"; } >"$1"
+}
+if [ -x "$build/programs/speech" ]; then
+    mkdir recordings
+    for name in {0..9}_{a,b,c}_{0,5,6,45}; do recording "recordings/$name.wav" $((1600 + 100 * ${name%%_*})); done
+    speech="train --data recordings $small --context 1 --lookahead 1 --batch 5 --dropout 0 --strings 6 --steps 6 --quiet"
+    check "speech" "$build/programs/speech" $speech --log 1.csv
+    check "speech on 3 ranks, of other numbers of phonemes" ranks 3 speech $speech --log 3.csv
+    check "learns as one process" near 3.csv 1.csv 2 1e-3
+fi
+
+# ------------------------------------------------------- programs of docs/distributed.md, and their library
+awk '/^```c$/ { inside = 1; file = "page" ++n ".c"; next } /^```$/ { inside = 0 } inside { print > file }' \
+    "$tree/docs/distributed.md"
+compile() {
+    "${MPICC:-mpicc}" -std=gnu11 -fopenmp -I"$tree" $([ "${REAL:-float}" = float ] || echo -DTAPEGRAD_DOUBLE) \
+        $(nm "$build/libtapegrad.a" | grep -q -m1 __asan && echo -fsanitize=address,undefined) "$@"
+}
+link() { compile "$@" "$build/libtapegrad.a" ${LIBS:--ldnnl -lm}; }
+sources="$tree/distributed/mpi/mpi.c"
+check "the page's first program" link page1.c "$build/libtapegrad_mpi.a" -o page1
+check "its second" link page2.c "$build/libtapegrad_mpi.a" -o page2
+check "exchanges in blocks" link -DMAX_COUNT=2 page1.c "$sources" -o blocks
+check "with NCCL it compiles" compile -Wall -Wextra -Werror -fsyntax-only -DTAPEGRAD_NCCL \
+    -I"$tree/tests/cuda_on_host/include" "$sources"
+program() { timeout 60 "$mpirun" ${open[@]+"${open[@]}"} -np "$1" "./$2"; }
+for n in 1 2 3; do
+    check "the first on $n ranks learns" [ "$(program $n page1 | awk '{ print $1, $4 < 0.01 }')" = "$n 1" ]
+    check "the same in blocks" [ "$(program $n blocks)" = "$(program $n page1)" ]
 done
+check "the second on 4 ranks learns" [ "$(program 4 page2)" = "4 ranks: loss 0.003" ]
+
+# ------------------------------------------------------------------------------------------- failures
+check "a bad option" says 2 "copy_task: rank 0 of 3: --steps x: expected a whole number" ranks 3 copy_task --steps x
+for other in "--steps 9" "--seed 2" "--layers 2" "--batch 9" "--save a" "--quiet" "--dropout 0.5" "--clip 2" \
+    "--attention softmax" "--learning-rate 0.1" "--precision bf16"; do
+    check "$other on some ranks" says 1 "rank 0 of 3: the command lines of ranks 0 and 1 differ" \
+        beside "copy_task $copy --steps 8" "copy_task $copy --steps 8 $other"
+done
+mkdir a b && cp again.safetensors a/c && cp part.safetensors b/c && cp text a
+resume="copy_task --resume c --steps 60 --device cpu --threads 1 --quiet"
+"$build/programs/copy_task" $copy --steps 30 --save b/c >/dev/null 2>&1
+check "other checkpoints on some ranks" says 1 "the steps of the optimizers of ranks 0 and 1 differ" beside "$resume" "$resume" a b
+rm b/c
+check "none on some ranks" says 1 "rank 1 of 3: " beside "$resume" "$resume" a b
+check "an error on some ranks, for which the others wait" says 1 "rank 1 of 3: text: " \
+    beside "language_model train $text" "language_model train $text" a b
+other=$(command -v mpirun.mpich) && "$mpirun" --version | grep -q 'Open MPI' &&
+    check "another MPI's mpirun" grep -q "mpirun has started 2 processes, but this program's MPI knows of 1" \
+        <(timeout 60 "$other" -np 2 "$build/programs/copy_task" $copy --steps 5 2>&1)
 check "fewer sequences than ranks" says 2 "--batch 2: expected at least one for each of the 3 ranks" \
     ranks 3 copy_task $copy --batch 2
 check "more threads than processors" says 0 "rank 1: 900 threads on " \
@@ -126,9 +179,16 @@ begin && check "saves" saved
 kill -TERM "$(programs | tail -n 1)"
 check "a signal to one rank stops all" ends 75
 check "after saving" whole
-for i in $(seq "${KILLS:-3}"); do
-    begin && check "saves" saved && sleep 0.$((RANDOM % 10))
-    kill -9 "$(programs | shuf -n 1)"
+for signal in INT TERM; do
+    begin && check "saves" saved
+    kill -$signal "$(pgrep -f "^$mpirun.* $build/programs/copy_task $long" | tail -n 1)"
+    check "SIG$signal to mpirun ends all" ends 1 75 130 143
+    check "the checkpoint is whole" whole
+    check "no process is left" nothing_runs
+done
+for i in $(seq "${KILLS:-3}"); do # each rank in turn
+    begin && check "saves" saved && sleep 0.$RANDOM
+    kill -9 "$(programs | sed -n $((i % 3 + 1))p)"
     check "a rank that is killed ends all" ends 137 9 # Open MPI, MPICH
     check "the checkpoint is whole" whole
     check "no process is left" nothing_runs

@@ -57,12 +57,12 @@ names() {
             push @words, $line =~ /(?<![\w\/.(-])\w+(?:\/\w+)+\.(?:c|h|cu|cuh)\b/g;
             my @bases = ("", $folder, map { "$folder$_/" } grep { -d "$folder$_" } @words);
             for my $word (grep { !/[A-Z]{3}|\.\.\./ or /README/ } @words) {
-                my $path = $word =~ m,^(?:\.\./)*(?:tensor|autograd|ops|nn|optim|tests|bench|examples|docs|cpu|cuda)/.,;
+                my $path = $word =~ m,^(?:\.\./)*(?:tensor|autograd|ops|nn|optim|distributed|tests|bench|examples|docs|cpu|cuda)/.,;
                 my $bare = $folder =~ /^(?:ops|nn|tests)/ && $word =~ /^\w[\w*]*\.(?:c|h|cu|cuh|cpp|sh)$/;
                 print "$ARGV names $word, which does not exist\n"
                     if ($path or $bare) && !grep { -e } map { glob "$_$word" } @bases;
                 print "$ARGV names $word, which no header declares\n"
-                    if $word =~ /^(?:op|tape|nn|params|optim|device|tensor|random|tapegrad)_\w+$/ && $headers !~ /\b$word\b/;
+                    if $word =~ /^(?:op|tape|nn|params|optim|dist|device|tensor|random|tapegrad)_\w+$/ && $headers !~ /\b$word\b/;
             }
         }' "$@"
 }

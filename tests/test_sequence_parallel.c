@@ -177,6 +177,23 @@ TEST(a_rank_that_uses_no_state_before_takes_part)
     }
 }
 
+/* It passes zeros, and what leaves the states of earlier ranks as they are. */
+TEST(a_rank_without_positions_passes_states_on)
+{
+    for (int empty = 0; empty < 3; empty++)
+        for (int transitions = 0; transitions < TRANSITIONS; transitions++) {
+            Merge m = merge_new(3, transitions);
+            memset((Real *)m.state + empty * STATE, 0, STATE * sizeof(Real));
+            for (int i = 0; i < m.size; i++)
+                ((Real *)m.transition)[empty * m.size + i] =
+                    transitions == MATRICES && i % (D * D) % (D + 1) == 0;
+            run_ranks(3, merge_on_rank, &m);
+            check_merge(&m);
+            for (int i = 0; i < STATE && empty == 1; i++)
+                ck_assert_double_eq((double)m.before[2][i], (double)m.state[i]);
+        }
+}
+
 /* A log decay of -infinity leaves nothing of earlier states, of infinite ones neither. */
 static void merge_after_infinity(void *context)
 {
@@ -199,20 +216,26 @@ TEST(an_infinite_log_decay_ends_states)
     run_ranks(3, merge_after_infinity, NULL);
 }
 
+/* Rows are exchanged in multiples of 64 bytes. */
+static int64_t row_bytes(int64_t elements)
+{
+    return (elements * (int64_t)sizeof(Real) + 63) / 64 * 64;
+}
+
 TEST(a_rank_sends_its_states_transitions_and_gradients_alone)
 {
     for (int ranks = 2; ranks <= RANKS; ranks++)
         for (int transitions = 0; transitions < TRANSITIONS; transitions++) {
             Merge m = merge_new(ranks, transitions);
             run_ranks(ranks, merge_on_rank, &m);
-            const int64_t forward = (STATE + m.size) * (int64_t)sizeof(Real);
+            const int64_t forward = row_bytes(STATE + m.size);
             for (int r = 0; r < ranks; r++) {
                 const DistTraffic *traffic = m.traffic[r];
                 ck_assert_int_eq(traffic[0].calls, 1);
                 ck_assert_int_eq(traffic[0].bytes, (ranks - 1) * forward);
                 ck_assert_int_eq(traffic[1].calls, 2);
                 ck_assert_int_eq(traffic[1].bytes - traffic[0].bytes,
-                                 (ranks - 1) * STATE * (int64_t)sizeof(Real));
+                                 (ranks - 1) * row_bytes(STATE));
             }
         }
 }

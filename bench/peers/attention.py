@@ -124,8 +124,9 @@ def milliseconds(case, args):
 
 def main():
     parser = common.options(__doc__.split("\n")[0])
-    parser.add_argument("--list", action="store_true", help="print the methods")
-    parser.add_argument("--method", choices=METHODS, help="measure this method")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--list", action="store_true", help="print the methods")
+    what.add_argument("--method", choices=METHODS, help="measure this method")
     parser.add_argument("--length", type=int, default=512, help="positions")
     parser.add_argument("--batch", type=int, default=1, help="sequences")
     parser.add_argument("--heads", type=int, default=8, help="number of heads")

@@ -11,16 +11,18 @@ import torch
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
-def options(purpose):
+def options(purpose, precisions=True):
+    """precisions: whether the program has --precisions."""
     parser = argparse.ArgumentParser(
         description=purpose, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ... or cpu")
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS,
-                        help="float32: no tensor cores; tf32: float32, products on tensor cores; "
-                        "bf16: autocast, or bf16 operands of a single product")
+    if precisions:
+        parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS,
+                            help="float32: no tensor cores; tf32: float32, products on tensor cores; "
+                            "bf16: autocast, or bf16 operands of a single product")
     parser.add_argument("--seconds", type=float, default=1.0,
                         help="minimum duration of a measurement")
-    parser.add_argument("--threads", type=int, help="number of CPU threads (all if not given)")
+    parser.add_argument("--threads", type=int, help="number of CPU threads; default: all")
     parser.add_argument("--tiny", action="store_true",
                         help="tiny sizes, to check that everything runs (seconds on the CPU)")
     return parser
@@ -39,6 +41,7 @@ def use(args):
 
 def set_precision(precision):
     """float32 uses no tf32; nor does bf16 in operations that autocast leaves in float32."""
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 

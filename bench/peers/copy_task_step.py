@@ -207,15 +207,17 @@ def main():
     if args.tiny:
         args.layers, args.heads, args.head_dim, args.feed_forward = 2, 2, 8, 32
         args.batch, args.length, args.chunk = 4, 20, 8
+    failed = False
     for precision in args.precisions:
         for mode in args.modes:
             try:
                 run(args, mode, precision)
             except Exception as error:  # the other cases may still run
+                failed = True
                 common.report(name="copy_task_step", attention=args.attention, mode=mode,
                               precision=precision,
                               failed=f"{type(error).__name__}: {error}")
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def train(rank, ranks, args):
 
 
 def main():
-    parser = common.options(__doc__.split("\n")[0])
+    parser = common.options(__doc__.split("\n")[0], precisions=False)
     parser.add_argument("--ranks", type=int, default=2, help="processes")
     parser.add_argument("--steps", type=int, default=10, help="measured ones")
     parser.add_argument("--attention", default="chunked", help="as copy_task_step.py's")

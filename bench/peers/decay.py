@@ -70,7 +70,7 @@ def difference(args):
 
 
 def main():
-    parser = common.options(__doc__.splitlines()[0])
+    parser = common.options(__doc__.splitlines()[0], precisions=False)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 16384, 65536])
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64])

@@ -142,8 +142,8 @@ def succeeds(run, *arguments):
     try:
         run(*arguments)
         os._exit(0)
-    except (MemoryError, RuntimeError) as error:
-        print(str(error).split("\n")[0], file=sys.stderr)
+    except (Exception, SystemExit) as error:
+        print(str(error).split("\n")[0] or type(error).__name__, file=sys.stderr)
     finally:
         os._exit(1)
 
@@ -162,7 +162,7 @@ def verify(args):
 
 
 def main():
-    parser = common.options(__doc__.split("\n")[0])
+    parser = common.options(__doc__.split("\n")[0], precisions=False)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="which")
     parser.add_argument("--heads", type=int, default=32, help="number of heads")
     parser.add_argument("--size", type=int, default=128, help="elements of queries, keys and values")
@@ -182,7 +182,7 @@ def main():
         while length <= args.max and succeeds(limited_point, method, args, length):
             length *= 2
         if length <= args.max:
-            print(f"{method:>10} {length:8d} does not fit into {args.limit:g} GB", flush=True)
+            print(f"{method:>10} {length:8d} ends here, see above; the limit is {args.limit:g} GB", flush=True)
     return 0
 
 

@@ -56,11 +56,12 @@ def compare(path):
 
 
 def main():
-    parser = common.options(__doc__.split("\n")[0])
+    parser = common.options(__doc__.split("\n")[0], precisions=False)
     parser.add_argument("--layers", type=int, default=3, help="number of layers")
     parser.add_argument("--values", help="a file that bench/lstm --save wrote: compare only")
     args = parser.parse_args()
     common.use(args)
+    common.set_precision("float32")
     if args.values:
         return compare(args.values)
     lstm, batch, length, sizes = layers(args)

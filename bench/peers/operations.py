@@ -1,7 +1,8 @@
 """Copies, matrix products and the transformer's other operations in PyTorch: GB/s and TFLOP/s.
 
 For comparison with bench/operations on the same GPU: the bandwidth of a copy, the rate of cuBLAS,
-and single operations, forward and with backward, at its sizes, 8192 rows of 256 elements.
+and single operations, forward and with backward, at its sizes, 131072 rows of 256
+elements on a GPU, 8192 on a CPU.
 GB/s count the bytes of a perfect kernel, which reads each input once and writes each output once.
 One JSON line per case.
 """
@@ -45,7 +46,7 @@ def products(args, precision):
 
 def operations(args, precision):
     """Operations on rows x columns elements with their passes over memory, forward and in all."""
-    rows, columns, classes = (64, 16, 5) if args.tiny else (8192, 256, 11)
+    rows, columns, classes = (64, 16, 5) if args.tiny else (8192 * (16 if torch.device(args.device).type == "cuda" else 1), 256, 11)
     make = {"device": args.device, "dtype": ELEMENT[precision]}
     x = torch.randn(rows, columns, **make, requires_grad=True)
     y = torch.randn(rows, columns, **make, requires_grad=True)

@@ -8,8 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef TAPEGRAD_NCCL
 #include "distributed/mpi/nccl.h"
+#endif
+
+/* MPI 3 counts in int. A test compiles this file with a smaller maximum. */
+#ifndef MAX_COUNT
+#define MAX_COUNT INT_MAX
 #endif
 
 static void *allocate(size_t bytes)
@@ -22,13 +28,12 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
-/* MPI 3 counts in int. */
 static void counts_of(const int64_t *offsets, int ranks, int *counts, int *starts)
 {
     for (int r = 0; r < ranks; r++) {
         if (offsets[ranks] > INT_MAX) {
-            fprintf(stderr, "dist: %lld elements, expected at most %d\n", (long long)offsets[ranks],
-                    INT_MAX);
+            fprintf(stderr, "rank %d: an exchange of %lld elements, expected at most %d\n",
+                    dist_rank(), (long long)offsets[ranks], INT_MAX);
             MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
         }
         starts[r] = (int)offsets[r];
@@ -114,14 +119,35 @@ static void gather(void *context, void *buffer, const int64_t *offsets)
     free(counts);
 }
 
+static MPI_Datatype real_type(void)
+{
+    return sizeof(Real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT;
+}
+
+/* More elements than MPI counts: one part after the other, in blocks. */
+static void reduce_in_blocks(void *context, Real *buffer, const int64_t *offsets)
+{
+    const int rank = rank_of(context), ranks = ranks_of(context);
+    for (int r = 0; r < ranks; r++)
+        for (int64_t first = offsets[r]; first < offsets[r + 1]; first += MAX_COUNT) {
+            const int64_t rest = offsets[r + 1] - first;
+            Real *block = buffer + first;
+            MPI_Reduce(rank == r ? MPI_IN_PLACE : block, rank == r ? block : NULL,
+                       rest < MAX_COUNT ? (int)rest : MAX_COUNT, real_type(), MPI_SUM, r,
+                       comm_of(context));
+        }
+}
+
 /* In place, MPI leaves this rank's part at the start of the buffer. */
 static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
 {
-    const int rank = rank_of(context);
-    int *starts, *counts = scaled_counts(offsets, 1, ranks_of(context), &starts);
-    MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts,
-                       sizeof(Real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM,
-                       comm_of(context));
+    const int rank = rank_of(context), ranks = ranks_of(context);
+    if (offsets[ranks] > MAX_COUNT) {
+        reduce_in_blocks(context, buffer, offsets);
+        return;
+    }
+    int *starts, *counts = scaled_counts(offsets, 1, ranks, &starts);
+    MPI_Reduce_scatter(MPI_IN_PLACE, buffer, counts, real_type(), MPI_SUM, comm_of(context));
     memmove(buffer + offsets[rank], buffer, (size_t)counts[rank] * sizeof *buffer);
     free(counts);
 }
@@ -188,20 +214,27 @@ static void gpu_reduce_scatter(void *context, int device, void *stream, Real *bu
     nccl_reduce_scatter(&nccl, device, stream, buffer, offsets);
 }
 
-/* Unless rank 0 has TAPEGRAD_NCCL=no: mpirun does not pass the environment to other machines. */
 static void use_nccl(DistTransport *transport)
 {
-    const char *choice = getenv("TAPEGRAD_NCCL");
-    int uses = !choice || strcmp(choice, "no") != 0;
-    MPI_Bcast(&uses, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!uses)
-        return;
     nccl.rank = transport->rank;
     nccl.ranks = transport->ranks;
     transport->device_all_gather = gpu_all_gather;
     transport->device_reduce_scatter = gpu_reduce_scatter;
 }
 #endif
+
+/* Whether all ranks have NCCL and none has TAPEGRAD_NCCL=no in its environment, which mpirun does
+ * not pass to other machines. */
+static bool all_have_nccl(void)
+{
+    int have = 0;
+#ifdef TAPEGRAD_NCCL
+    const char *choice = getenv("TAPEGRAD_NCCL");
+    have = !choice || strcmp(choice, "no") != 0;
+#endif
+    MPI_Allreduce(MPI_IN_PLACE, &have, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    return have;
+}
 
 static MPI_Comm world;
 
@@ -229,7 +262,7 @@ static void report_processors(void *context, int threads)
 {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed))
-        return;
+        CPU_ZERO(&allowed); /* more processors than the set has bits: none is counted */
     int neighbours, own = CPU_COUNT(&allowed), all;
     const int rank = rank_of(context);
     cpu_set_t together;
@@ -237,6 +270,9 @@ static void report_processors(void *context, int threads)
     MPI_Allreduce(&allowed, &together, (int)sizeof allowed, MPI_BYTE, MPI_BOR, machine);
     MPI_Comm_free(&machine);
     all = CPU_COUNT(&together);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (own == 0)
+        return;
     if (threads > own)
         fprintf(stderr,
                 "rank %d: %d threads on %d processors: start it by mpirun --bind-to none, or with "
@@ -247,6 +283,11 @@ static void report_processors(void *context, int threads)
                 "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start "
                 "fewer\n",
                 neighbours, threads, all, all > neighbours ? all / neighbours : 1);
+    else if (rank == 0 && own == 1 && all < online && !getenv("OMP_NUM_THREADS"))
+        fprintf(stderr,
+                "%d ranks of one thread on %d of %ld processors: to use all, start it by mpirun "
+                "--bind-to none with OMP_NUM_THREADS=%ld\n",
+                neighbours, all, online, online / neighbours);
 }
 
 /* --------------------------------------------------------------------------------------- groups */
@@ -273,34 +314,44 @@ static DistTransport transport_of(void *context)
                             .split = split };
 }
 
-/* Only under mpirun (of Open MPI or MPICH, or Slurm's srun): MPI alone would start a daemon. */
-static bool is_started_by_mpi(void)
+/* Another MPI's mpirun starts processes that know nothing of each other, each rank 0 of 1: all would
+ * write the same files. */
+static void check_ranks(int launched)
 {
-    static const char *const variables[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
-                                             "PMIX_RANK" };
-    for (int i = 0; i < 4; i++)
-        if (getenv(variables[i]))
-            return true;
-    return false;
+    int ranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (launched < 0 || launched == ranks)
+        return;
+    fprintf(
+        stderr,
+        "dist_start: mpirun has started %d processes, but this program's MPI knows of %d: start "
+        "it by the mpirun of the MPI that it was built with\n",
+        launched, ranks);
+    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
 }
 
+/* Not without mpirun: MPI alone would start a daemon. */
 void dist_start(void)
 {
-    if (!is_started_by_mpi())
+    const int launched = dist_launched();
+    if (!launched)
         return;
-    int done;
+    int done, provided;
     MPI_Initialized(&done);
     if (!done)
-        MPI_Init(NULL, NULL);
+        MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    check_ranks(launched);
     int neighbours;
     MPI_Comm machine = split_machine(&neighbours);
     world = MPI_COMM_WORLD;
     DistTransport transport = transport_of(&world);
     MPI_Comm_rank(machine, &transport.local);
     MPI_Comm_free(&machine);
+    if (all_have_nccl()) {
 #ifdef TAPEGRAD_NCCL
-    use_nccl(&transport);
+        use_nccl(&transport);
 #endif
+    }
     transport.ready = report_processors;
     dist_start_with(transport);
 }

@@ -72,11 +72,16 @@ static Tensor *loss_of(void *context)
     return run->loss = op_scale(tape, op_sum(tape, losses, ALL_AXES), 1 / batch_phonemes(batch));
 }
 
+/* Of several processes rank 0 measures the error, by which all choose the learning rate. */
 static double validate(Run *run)
 {
-    const Score score = score_strings(&run->validation, run->training.scoring, &run->model,
-                                      run->options->strings, 0);
-    return edits_percent(score.greedy);
+    double error = 0;
+    if (dist_rank() == 0)
+        error = edits_percent(score_strings(&run->validation, run->training.scoring, &run->model,
+                                            run->options->strings, 0)
+                                  .greedy);
+    dist_sum(&error, 1);
+    return error;
 }
 
 /* At the end of every epoch the validation error goes to the schedule. */

@@ -131,6 +131,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device); /* declared alone */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device);
 
 cudaError_t cudaMalloc(void **memory, size_t size);
