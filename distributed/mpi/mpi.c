@@ -244,8 +244,10 @@ static void end(void *context, int status)
     if (status != 0 || context == &world)
         nccl_end(&nccl, status);
 #endif
-    if (status != 0)
+    if (status != 0) {
+        usleep(100000); /* MPICH's mpirun may lose what a rank has just printed */
         MPI_Abort(MPI_COMM_WORLD, status);
+    }
     if (context == &world) {
         MPI_Finalize();
         return;
