@@ -371,10 +371,10 @@ static void differ(void *context)
     exit(0);
 }
 
-/* A checkpoint of the same weights after these steps. */
+/* A checkpoint of the same weights after these steps; on the CPU, as CUDA does not survive fork. */
 static void save_after(int steps)
 {
-    Params *params = params_new(test_device(), 1);
+    Params *params = params_new(device_open("cpu"), 1);
     nn_linear(params, "a", 2, 2);
     Optimizer *optimizer = optim_adamw(params, optim_adam_config(1e-3));
     for (int i = 0; i < steps; i++) {
