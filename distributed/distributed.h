@@ -51,8 +51,9 @@ typedef struct DistPart {
 DistPart dist_part(int64_t count);
 
 /* Divides the optimizer's state and steps among the ranks, at boundaries of weights, and copies
- * rank 0's weights to all. Call it after params_load, and before optim_load and the first step. A checkpoint does not
- * depend on the number of ranks: rank 0 writes it, all ranks read it. Without effect for one rank.
+ * rank 0's weights to all. Call it after params_load, and before optim_load and the first step. A
+ * checkpoint does not depend on the number of ranks: rank 0 writes it, all ranks read it. Without
+ * effect for one rank.
  * Raises when the ranks differ in the kind of the optimizer or of the device, or in names, shapes
  * or seed of the weights; when memory is exhausted; and after steps. Collective. */
 void dist_optimizer(Optimizer *optimizer);

@@ -334,7 +334,7 @@ TEST(misuse_raises)
     params_free(params);
 }
 
-/* ------------------------------------------------------------------------------ ranks that differ */
+/* ---------------------------------------------------------------------------- ranks that differ */
 enum { KIND, COUNT, SEED, NAMES, SHAPES, STEPS, LATE, DIFFERENCES };
 static const char *const differences[DIFFERENCES] = {
     [KIND] = "the optimizers of ranks 0 and 1 differ",

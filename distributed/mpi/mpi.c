@@ -316,8 +316,8 @@ static DistTransport transport_of(void *context)
                             .split = split };
 }
 
-/* Another MPI's mpirun starts processes that know nothing of each other, each rank 0 of 1: all would
- * write the same files. */
+/* Another MPI's mpirun starts processes that know nothing of each other, each rank 0 of 1: all
+ * would write the same files. */
 static void check_ranks(int launched)
 {
     int ranks;
