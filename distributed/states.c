@@ -69,7 +69,7 @@ static int64_t states_count(const StatesExchange *s)
 }
 
 /* Elements of a rank's row: a multiple of 64 bytes, in which MPI counts more than 2 GB. */
-static int64_t row_of(const StatesExchange *s, bool with_transitions)
+static int64_t row_elements(const StatesExchange *s, bool with_transitions)
 {
     enum { MULTIPLE = 64 / sizeof(Real) };
     const int64_t count = states_count(s) + (with_transitions ? s->transitions : 0);
@@ -85,7 +85,7 @@ static Real *exchange_states(Tape *tape, Device *device, const StatesExchange *s
         tape_error(tape, "dist_states_before: this step is replayed, expected a step without "
                          "tape_replay: it exchanges states with other processes");
     const int64_t count = states_count(s), more = transitions ? s->transitions : 0;
-    const int64_t row = row_of(s, transitions != NULL);
+    const int64_t row = row_elements(s, transitions != NULL);
     const size_t bytes = (size_t)row * sizeof(Real);
     Real *all = memory_allocate((size_t)sequence_group.ranks * bytes);
     if (!all)
@@ -164,7 +164,7 @@ static void contribute_from_host(Node *node, Tensor *input, const Real *values)
 static void states_before_backward(Node *node)
 {
     const StatesExchange *s = node->attributes;
-    const int64_t count = states_count(s), row = row_of(s, false);
+    const int64_t count = states_count(s), row = row_elements(s, false);
     const int rank = sequence_group.rank, last = sequence_group.ranks - 1;
     Tensor *state = node->inputs[0], *transition = node->inputs[1];
     const bool differentiable = transition && transition->requires_grad;
@@ -217,7 +217,7 @@ Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *transition)
                          .matrices = transition && transition->shape.rank == 4,
                          .transitions = transition ? tensor_count(transition) : 0 };
     const int rank = sequence_group.rank, ranks = sequence_group.ranks;
-    const int64_t count = states_count(&s), row = row_of(&s, transition != NULL);
+    const int64_t count = states_count(&s), row = row_elements(&s, transition != NULL);
     Tensor *before = tape_tensor(tape, state->shape);
     Real *all =
         exchange_states(tape, state->device, &s, state->data, transition ? transition->data : NULL);
