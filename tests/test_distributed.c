@@ -315,6 +315,30 @@ TEST(sums_and_parts)
     ck_assert(dist_any(true) && !dist_any(false));
 }
 
+/* Rank 0's optimizer outlives its ranks. */
+static void leave(void *context)
+{
+    Params *params = params_new(device_open("cpu"), 1);
+    nn_linear(params, "linear", 2, 2);
+    Optimizer *optimizer = optim_adamw(params, optim_adam_config(1e-3));
+    dist_optimizer(optimizer);
+    params_flat_gradients(params);
+    optim_step(optimizer);
+    if (dist_rank() == 0)
+        *(Optimizer **)context = optimizer;
+    else
+        optim_free(optimizer), params_free(params);
+}
+
+TEST(divided_weights_need_their_ranks)
+{
+    Optimizer *left = NULL;
+    run_ranks(2, leave, &left);
+    assert_raises("optim_step: the weights are divided among 2 ranks, but there are 1; expected "
+                  "before dist_finish",
+                  optim_step(left));
+}
+
 TEST(misuse_raises)
 {
     Params *params = params_new(test_device(), 1);
