@@ -315,7 +315,12 @@ TEST(sums_and_parts)
     ck_assert(dist_any(true) && !dist_any(false));
 }
 
-/* Rank 0's optimizer outlives its ranks. */
+/* What rank 0 keeps after its ranks have finished. */
+typedef struct Kept {
+    Params *params;
+    Optimizer *optimizer;
+} Kept;
+
 static void leave(void *context)
 {
     Params *params = params_new(device_open("cpu"), 1);
@@ -325,18 +330,20 @@ static void leave(void *context)
     params_flat_gradients(params);
     optim_step(optimizer);
     if (dist_rank() == 0)
-        *(Optimizer **)context = optimizer;
+        *(Kept *)context = (Kept){ params, optimizer };
     else
         optim_free(optimizer), params_free(params);
 }
 
 TEST(divided_weights_need_their_ranks)
 {
-    Optimizer *left = NULL;
-    run_ranks(2, leave, &left);
+    Kept kept = { NULL, NULL };
+    run_ranks(2, leave, &kept);
     assert_raises("optim_step: the weights are divided among 2 ranks, but there are 1; expected "
                   "before dist_finish",
-                  optim_step(left));
+                  optim_step(kept.optimizer));
+    optim_free(kept.optimizer);
+    params_free(kept.params);
 }
 
 TEST(misuse_raises)
