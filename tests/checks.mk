@@ -47,8 +47,8 @@ $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) \
     $(addprefix $(BUILD)/parts/shared/,options.o program.o)
 	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
 
-# Failing allocations and file operations, killed runs; COUNT= of each, 60 by default, of several processes
-# 50.
+# Failing allocations and file operations, killed runs; COUNT= of each; by default 60, and 50 of several
+# processes.
 faults: $(PROGRAMS) $(BUILD)/bench/sequence_parallel $(BUILD)/tests/faults/savers
 	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
 	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(or $(COUNT),50) tests/test_mpi.sh

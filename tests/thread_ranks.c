@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MAX_RANKS = 16 };
 
@@ -164,4 +166,29 @@ Device *rank_device(void)
         return device_open(name);
 #endif
     return device_open("cpu");
+}
+
+void assert_ranks_end(int ranks, void (*function)(void *context), void *context,
+                      void (*prepare)(DistTransport *transport), const char *text)
+{
+    char output[4096];
+    size_t length = 0;
+    int ends[2], status;
+    ck_assert_int_eq(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        run_ranks_with(ranks, function, context, prepare);
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t n; (n = read(ends[0], output + length, sizeof output - 1 - length)) > 0;)
+        length += (size_t)n;
+    output[length] = 0;
+    close(ends[0]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(status != 0, "the run succeeds, expected \"%s\"", text);
+    ck_assert_msg(strstr(output, text) != NULL, "\"%s\", expected \"%s\"", output, text);
 }

@@ -11,6 +11,11 @@ void run_ranks(int ranks, void (*function)(void *context), void *context);
 void run_ranks_with(int ranks, void (*function)(void *context), void *context,
                     void (*prepare)(DistTransport *transport));
 
+/* Fails unless that, in a process of its own, ends unsuccessfully with this text on standard
+ * error. */
+void assert_ranks_end(int ranks, void (*function)(void *context), void *context,
+                      void (*prepare)(DistTransport *transport), const char *text);
+
 /* This rank's device: one thread at a time may use a CUDA device, so the emulation has one per
  * rank, from make_rank_devices on, which comes before any device; the CPU where GPUs are real. */
 void make_rank_devices(void);
