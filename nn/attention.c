@@ -65,6 +65,7 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
 /* Per head -r_h, or c_h; see DecayKind. */
 static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
 {
+    Tensor *constants = params_new_constant("nn_attention", params, NULL, shape(H));
     Real *host = memory_allocate((size_t)H * sizeof *host);
     if (!host)
         error_raise("nn_attention: memory is exhausted: a decay of %lld heads", (long long)H);
@@ -72,7 +73,7 @@ static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
         const double rate = exp2(-5 - (H > 1 ? 4.0 * (double)h / (double)(H - 1) : 0));
         host[h] = (Real)(decay == DECAY_CONSTANT ? -rate : log(expm1(rate)));
     }
-    Tensor *constants = params_constant(params, host, shape(H));
+    tensor_write(constants, host);
     free(host);
     return constants;
 }

@@ -1,21 +1,12 @@
 /* Batch normalization (Ioffe and Szegedy 2015) over all axes but the last. */
 #include "nn/internal.h"
 
-#include <stdlib.h>
-
 /* A running statistic: a constant that every file of the weights has. */
 static Tensor *running_statistic(Params *params, Name name, int64_t channels, Real initial)
 {
-    const size_t bytes = (size_t)channels * sizeof(Real);
     Tensor *statistic = params_new_constant("nn_batchnorm", params, name.text, shape(channels));
     params->constants->required = true; /* the new one is the first */
-    Real *host = memory_allocate(bytes);
-    if (!host)
-        error_raise("nn_batchnorm: %s", device_exhausted(params->device, bytes).text);
-    for (int64_t c = 0; c < channels; c++)
-        host[c] = initial;
-    tensor_write(statistic, host);
-    free(host);
+    tensor_fill(statistic, initial);
     return statistic;
 }
 

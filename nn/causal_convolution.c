@@ -8,14 +8,8 @@ CausalConvolution nn_causal_convolution_with(Params *params, const char *name, i
         error_raise("nn_causal_convolution: %s: channels is %lld and taps %lld, expected 1 or more "
                     "and 2 or more",
                     name, (long long)channels, (long long)taps);
-    const Initializer uniform = nn_linear_config(taps, 0).weight;
-    CausalConvolution convolution = { NULL, NULL };
-    convolution.weight = params_add(params, nn_name(name, "weight").text, shape(channels, taps),
-                                    config.weight.kind ? config.weight : uniform);
-    if (!config.no_bias)
-        convolution.bias = params_add(params, nn_name(name, "bias").text, shape(channels),
-                                      config.bias.kind ? config.bias : uniform);
-    return convolution;
+    const Linear linear = nn_weight_and_bias(params, name, shape(channels, taps), config);
+    return (CausalConvolution){ linear.weight, linear.bias };
 }
 
 CausalConvolution nn_causal_convolution(Params *params, const char *name, int64_t channels,

@@ -10,14 +10,8 @@ Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out,
                     name, (long long)in, (long long)out, (long long)window.height,
                     (long long)window.width);
     const Shape weight = shape(out, window.height, window.width, in);
-    const Initializer uniform = nn_linear_config(shape_count(weight) / out, 0).weight;
-    Conv2d conv = { .options = { window.stride, window.padding } };
-    conv.weight = params_add(params, nn_name(name, "weight").text, weight,
-                             config.weight.kind ? config.weight : uniform);
-    if (!config.no_bias)
-        conv.bias = params_add(params, nn_name(name, "bias").text, shape(out),
-                               config.bias.kind ? config.bias : uniform);
-    return conv;
+    const Linear linear = nn_weight_and_bias(params, name, weight, config);
+    return (Conv2d){ linear.weight, linear.bias, { window.stride, window.padding } };
 }
 
 Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Window window)

@@ -90,7 +90,7 @@ static inline int64_t params_offset(const Params *params, const Tensor *weight)
  * sentence. */
 const char *params_allocate(Params *params);
 
-/* Updates the bf16 copy of the values. An optimizer's kernel writes the copy itself. */
+/* Updates the bf16 copy of the values. CUDA's kernels of optimizers write the copy themselves. */
 void params_written(const Params *params);
 
 /* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
@@ -154,6 +154,9 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
 LinearConfig nn_linear_config(int64_t in, double std);
+/* name.weight of this shape, [out, ...], and name.bias [out] unless config has none: uniform within
+ * 1 / sqrt of a row's elements unless config has initial values. */
+Linear nn_weight_and_bias(Params *params, const char *name, Shape weight, LinearConfig config);
 /* The linear layer name.part with these values. */
 Linear nn_linear_part(Params *params, const char *name, const char *part, int64_t in, int64_t out,
                       double std);

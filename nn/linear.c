@@ -11,20 +11,26 @@ LinearConfig nn_linear_config(int64_t in, double std)
     return (LinearConfig){ .weight = { INITIAL_NORMAL, std }, .bias = { INITIAL_ZERO, 0 } };
 }
 
+Linear nn_weight_and_bias(Params *params, const char *name, Shape weight, LinearConfig config)
+{
+    const int64_t out = weight.size[0];
+    const Initializer uniform = nn_linear_config(shape_count(weight) / out, 0).weight;
+    Linear linear = { NULL, NULL };
+    linear.weight = params_add(params, nn_name(name, "weight").text, weight,
+                               config.weight.kind ? config.weight : uniform);
+    if (!config.no_bias)
+        linear.bias = params_add(params, nn_name(name, "bias").text, shape(out),
+                                 config.bias.kind ? config.bias : uniform);
+    return linear;
+}
+
 Linear nn_linear_with(Params *params, const char *name, int64_t in, int64_t out,
                       LinearConfig config)
 {
     if (in < 1 || out < 1)
         error_raise("nn_linear: %s: in is %lld and out %lld, expected 1 or more", name,
                     (long long)in, (long long)out);
-    const Initializer uniform = nn_linear_config(in, 0).weight;
-    Linear linear = { NULL, NULL };
-    linear.weight = params_add(params, nn_name(name, "weight").text, shape(out, in),
-                               config.weight.kind ? config.weight : uniform);
-    if (!config.no_bias)
-        linear.bias = params_add(params, nn_name(name, "bias").text, shape(out),
-                                 config.bias.kind ? config.bias : uniform);
-    return linear;
+    return nn_weight_and_bias(params, name, shape(out, in), config);
 }
 
 Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out)

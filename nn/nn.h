@@ -324,8 +324,9 @@ typedef enum {
     FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation */
 } Features;
 
-/* A field left 0 means its default, the first value in its comment. One of decay, softmax_decay,
- * unnormalized, max_beta, convolution and output_gate that no layer's attention reads raises. */
+/* A field left 0 means its default, the first value in its comment. One of features, form, decay,
+ * softmax_decay, unnormalized, max_beta, convolution, rotary_dims, rotary_base and output_gate that
+ * no layer's attention reads raises. */
 typedef struct TransformerConfig {
     int64_t layers;          /* 4 */
     int64_t heads;           /* 8 */
@@ -499,7 +500,7 @@ void nn_transformer_state_free(TransformerState *state);
 /* One decode step: row b of the result is what nn_transformer_forward computes at the next position
  * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
  * belongs to the state and is valid until the next step. It takes no tape and, after the first
- * call, allocates no memory. It may be part of a replayed step; on CUDA not with layers that differ
+ * call, or two of a step by operations, allocates no memory. It may be part of a replayed step; on CUDA not with layers that differ
  * or have gates, which decode by operations. Raises when a sequence already has max_length
  * positions (a replay cannot detect this: the result is NaN), and when x requires a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);

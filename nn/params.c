@@ -193,8 +193,8 @@ static const char *allocate_weights(Tensor *tensor)
 
 /* ------------------------------------------------------------------------------------- bf16 copies
  * Products in bf16 need weights in bf16. From the first such product on, Params holds a bf16 copy
- * of the flat values. Every writer of values updates the copy: an optimizer's kernel in the same
- * pass, all others by params_written. The copy is never stale. */
+ * of the flat values. Every writer of values updates the copy: CUDA's kernels of optimizers in the
+ * same pass, all others by params_written. The copy is never stale. */
 
 void params_written(const Params *params)
 {

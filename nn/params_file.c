@@ -157,21 +157,21 @@ static bool read_parts(const Params *params, const FileParts *parts, const Tenso
 bool params_load_parts(const char *function, Params *params, const FileParts *parts,
                        const char *ignored, const TensorFile *file, const char *path)
 {
-    int64_t largest = 0;
+    int64_t max_count = 0;
     for (int i = 0; i < params_count(params); i++)
-        if (largest < tensor_count(params_at(params, i)))
-            largest = tensor_count(params_at(params, i));
-    const size_t all = (size_t)largest * sizeof(Real) + constant_bytes(params);
+        if (max_count < tensor_count(params_at(params, i)))
+            max_count = tensor_count(params_at(params, i));
+    const size_t all = (size_t)max_count * sizeof(Real) + constant_bytes(params);
     Real *host = memory_allocate(all);
     if (!host)
         return error_report("%s: %s", function, device_exhausted(params->device, all).text);
-    bool ok = read_constants(params, file, host + largest, NULL, NULL) &&
+    bool ok = read_constants(params, file, host + max_count, NULL, NULL) &&
               read_parts(params, parts, file, host, false);
     for (int i = 0; ok && i < tensor_file_count(file); i++)
         ok = is_known(function, params, parts, ignored, tensor_file_entry(file, i)->name, path);
     if (ok) {
         read_parts(params, parts, file, host, true);
-        write_constants(params, host + largest);
+        write_constants(params, host + max_count);
         params_written(params);
     }
     free(host);

@@ -33,6 +33,9 @@ static Recurrent stack_new(const Kind *kind, Params *params, const char *name, R
     if (c.layers < 0 || c.layers > NN_MAX_LAYERS)
         error_raise("%s: %s: layers is %lld, expected 1 to %d", kind->constructor, name,
                     (long long)c.layers, NN_MAX_LAYERS);
+    if (c.dropout > 0 && c.layers < 2)
+        error_raise("%s: %s: dropout is %g, expected 0 for one layer: it is between layers",
+                    kind->constructor, name, c.dropout);
     const int64_t H = c.hidden, rows = shape_count(shape(kind->gates, H));
     Recurrent stack = { .layers = c.layers ? c.layers : 1,
                         .directions = c.bidirectional ? 2 : 1,

@@ -22,6 +22,8 @@ enum {
 
 /* field, the kinds that read it, their names */
 #define READ_FIELDS(ROW)                                                                           \
+    ROW(features, KIND(ATTENTION_LINEAR) | CAUSAL_LINEAR, "linear or causal linear")               \
+    ROW(form, CAUSAL_LINEAR, "causal linear")                                                      \
     ROW(decay, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                      \
     ROW(convolution, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
     ROW(output_gate, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \

@@ -281,7 +281,7 @@ KERNEL(rotary, (Gradient out, const Real *x, const Real *turns, Rotary r))
 REAL_KERNEL(sum_squares, (struct Clipping *clipping, const Real *x, int64_t n))
 REAL_KERNEL(clip_gradients, (Real *g, struct Clipping *clipping, Real max_norm, int64_t n))
 /* One step of the n weights p, from their gradients: optim/sgd.c, optim/adam.c. Frozen weights stay
- * unchanged. With scalars->bf16, backends store p there too. */
+ * unchanged. With scalars->bf16, CUDA stores p there too. */
 REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct StepScalars *scalars,
                        int64_t n))
 REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,

@@ -121,9 +121,11 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path)
 {
+    optim_need("optim_save", optimizer);
     bool ok = text_count >= 0 || error_report("optim_save: %s: there are %d texts, expected 0 or "
                                               "more",
                                               path, text_count);
+    ok = ok && (texts || !text_count || error_report("optim_save: %s: texts is NULL", path));
     for (int i = 0; ok && i < text_count; i++)
         if (texts[i].key && strncmp(texts[i].key, OWN_KEYS, strlen(OWN_KEYS)) == 0)
             ok = error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
@@ -161,8 +163,8 @@ static bool read_text(Reader reader, const char *key, const char **text)
     return *text || error_report("optim_load: %s: there is no metadata \"%s\"", reader.path, key);
 }
 
-/* An integer from 0 to largest. */
-static bool read_whole(Reader reader, const char *key, uint64_t largest, uint64_t *whole)
+/* An integer from 0 to max. */
+static bool read_whole(Reader reader, const char *key, uint64_t max, uint64_t *whole)
 {
     const char *text;
     if (!read_text(reader, key, &text))
@@ -171,9 +173,9 @@ static bool read_whole(Reader reader, const char *key, uint64_t largest, uint64_
     errno = 0;
     *whole = strtoull(text, &end, 10);
     const bool digits = strspn(text, "0123456789") == strlen(text) && text[0];
-    return (digits && errno == 0 && *whole <= largest) ||
+    return (digits && errno == 0 && *whole <= max) ||
            error_report("optim_load: %s: %s is \"%.40s\", expected an integer from 0 to %" PRIu64,
-                        reader.path, key, text, largest);
+                        reader.path, key, text, max);
 }
 
 static bool read_count(Reader reader, const char *key, int64_t *count)
@@ -236,6 +238,7 @@ static bool read_random(Reader reader, Random *random)
 /* Reads the metadata into copies and the parts last, so that a failure changes nothing. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
 {
+    optim_need("optim_load", optimizer);
     const FileParts parts = parts_of(optimizer);
     Optimizer loaded = *optimizer;
     Random random;

@@ -54,6 +54,9 @@ struct Optimizer {
  * function is "optim_" and the kind. */
 Optimizer *optim_new(const char *function, Optimizer template);
 
+/* Raises, as function, if optimizer is NULL or not divided as its params are. */
+void optim_need(const char *function, const Optimizer *optimizer);
+
 /* Divides the optimizer's work as its params' shards say. */
 void optim_set_range(const char *function, Optimizer *optimizer, FlatRange range);
 

@@ -178,9 +178,11 @@ void optim_observe(Optimizer *optimizer, double value);
 /* ----------------------------------------------------------------------------------- checkpoints
  * One safetensors file: weights and random projections under their path names; m and v under
  * "optimizer.m." and "optimizer.v." plus the path name; and metadata under keys that start with
- * "tapegrad.": the optimizer's kind, hyperparameters, steps and schedule, and the tape's random
- * generator. All values are exact: a run that loads the file continues bitwise as if it had never
- * stopped. Gradients are not saved, so save after optim_step. */
+ * "tapegrad.": the optimizer's kind, steps, schedule and hyperparameters (of Muon, those of the
+ * matrices), and the tape's random generator. optim_load reads the kind, the steps, the learning
+ * rate, what a plateau has observed and the generator; the rest stays as the program set it. All
+ * values are exact: a run that loads the file continues bitwise as if it had never stopped.
+ * Gradients are not saved, so save after optim_step. */
 
 /* Writes a checkpoint. texts are text_count metadata entries of the program, whose keys must not
  * start with "tapegrad."; tensor_file_metadata reads them. tape may be NULL if the program draws no

@@ -105,6 +105,7 @@ void optim_free(Optimizer *optimizer)
 /* ---------------------------------------------------------------------------------------- steps */
 double optim_learning_rate(const Optimizer *optimizer)
 {
+    optim_need("optim_learning_rate", optimizer);
     return optimizer->learning_rate *
            schedule_factor(&optimizer->schedule, &optimizer->plateau, optimizer->steps + 1);
 }
@@ -131,7 +132,6 @@ static void check_norm(Params *params)
 {
     if (!params->clipped || device_is_capturing(params->device))
         return;
-    params->clipped = false;
     const double norm = params_gradient_norm(params);
     if (!isfinite(norm))
         error_raise(
@@ -140,10 +140,19 @@ static void check_norm(Params *params)
             norm);
 }
 
-void optim_step(Optimizer *optimizer)
+void optim_need(const char *function, const Optimizer *optimizer)
 {
     if (!optimizer)
-        error_raise("optim_step: the optimizer is NULL");
+        error_raise("%s: the optimizer is NULL", function);
+    if (optimizer->range.count != params_range(optimizer->params).count)
+        error_raise("%s: dist_optimizer has divided the weights for another optimizer, expected it "
+                    "to be called with this one too",
+                    function);
+}
+
+void optim_step(Optimizer *optimizer)
+{
+    optim_need("optim_step", optimizer);
     if (optimizer->evaluating)
         error_raise("optim_step: the weights are those of evaluation; call "
                     "optim_set_training(optimizer, true) before the forward pass");
@@ -161,16 +170,15 @@ void optim_step(Optimizer *optimizer)
                     "second");
     optimizer->update(optimizer, values + optimizer->range.first, gradients);
     params_zero_gradients(params);
-    if (params->shards) {
+    if (params->shards)
         params->shards->gather(params, values);
+    if (params->shards || !device_is_cuda(params->device)) /* whose kernels write the bf16 copy */
         params_written(params);
-    }
 }
 
 bool optim_set_training(Optimizer *optimizer, bool on)
 {
-    if (!optimizer)
-        error_raise("optim_set_training: the optimizer is NULL");
+    optim_need("optim_set_training", optimizer);
     if (device_is_capturing(optimizer->device))
         error_raise("optim_set_training: this step is replayed; call it before the step");
     const bool before = !optimizer->evaluating;
@@ -184,11 +192,13 @@ bool optim_set_training(Optimizer *optimizer, bool on)
 
 int64_t optim_steps(const Optimizer *optimizer)
 {
+    optim_need("optim_steps", optimizer);
     return optimizer->steps;
 }
 
 void optim_set_learning_rate(Optimizer *optimizer, double learning_rate)
 {
+    optim_need("optim_set_learning_rate", optimizer);
     optim_check_not_negative("optim_set_learning_rate", "learning_rate", learning_rate);
     optimizer->learning_rate = learning_rate;
 }

@@ -15,7 +15,7 @@ typedef struct StepScalars {
     Real beta1, beta2;     /* adam */
     Real m_scale, v_scale; /* adam: m_hat = m_scale m, sqrt(v_hat) = v_scale sqrt(v) */
     Real eps;              /* adam: added to sqrt(v_hat) */
-    void *bf16;            /* the bf16 copy of the weights, which backends update; or NULL */
+    void *bf16;            /* the bf16 copy of the weights, which CUDA's kernels write; or NULL */
 
     /* Parameter groups and frozen weights (optim/groups.c): element i has the scalars
      * of_group[groups[i >> unit_bits]], or is FROZEN. groups is NULL if there are none. */

@@ -124,6 +124,7 @@ static bool better(double value, double best)
 
 void optim_observe(Optimizer *optimizer, double value)
 {
+    optim_need("optim_observe", optimizer);
     const Schedule *schedule = &optimizer->schedule;
     Plateau *plateau = &optimizer->plateau;
     if (schedule->kind != SCHEDULE_PLATEAU)

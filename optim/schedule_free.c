@@ -82,6 +82,11 @@ Optimizer *optim_schedule_free_adamw(Params *params, AdamConfig config)
 {
     static const char function[] = "optim_schedule_free_adamw";
     Optimizer template = optim_adam_template(function, params, config);
+    const Schedule *schedule = &template.schedule;
+    if (schedule->kind && (schedule->kind != SCHEDULE_COSINE || schedule->last != 1))
+        error_raise("%s: the schedule is of kind %d, expected optim_constant or optim_warm_up: the "
+                    "average is in place of others",
+                    function, (int)schedule->kind);
     template.scalars = schedule_free_scalars;
     template.update = schedule_free_update;
     template.state_count = 3;

@@ -134,10 +134,10 @@ static Bytes state_of(Model *model)
 TEST(a_resumed_run_continues_bitwise)
 {
     const int64_t drops[] = { 4, 15 };
-    const Schedule schedules[] = { optim_constant(), optim_drops(0.5, 2, drops),
+    const Schedule schedules[] = { optim_constant(), optim_warm_up(5), optim_drops(0.5, 2, drops),
                                    optim_cosine(5, 18, 0.1), optim_plateau(0.5, 1, 0.01) };
     for (OptimizerKind kind = 0; kind < OPTIMIZERS; kind++)
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < (kind == SCHEDULE_FREE ? 2 : 5); j++) {
             Model whole = model_new(kind, schedules[j], 1);
             Model again = model_new(kind, schedules[j], 1);
             Model start = model_new(kind, schedules[j], 1);
@@ -261,6 +261,9 @@ TEST(keys_of_the_program_must_not_collide)
     ck_assert(!optim_save(model.optimizer, NULL, NULL, -1, path));
     snprintf(sentence, sizeof sentence, "optim_save: %s: there are -1 texts, expected 0 or more",
              path);
+    ck_assert_str_eq(tapegrad_error(), sentence);
+    ck_assert(!optim_save(model.optimizer, NULL, NULL, 1, path));
+    snprintf(sentence, sizeof sentence, "optim_save: %s: texts is NULL", path);
     ck_assert_str_eq(tapegrad_error(), sentence);
     ck_assert(!optim_save(model.optimizer, NULL, NULL, 0, NULL));
     ck_assert_str_eq(tapegrad_error(), "tensor_file_save: the path is NULL");

@@ -364,7 +364,7 @@ TEST(misuse_raises)
 }
 
 /* ---------------------------------------------------------------------------- ranks that differ */
-enum { KIND, COUNT, SEED, NAMES, SHAPES, STEPS, LATE, DIFFERENCES };
+enum { KIND, COUNT, SEED, NAMES, SHAPES, STEPS, LATE, UNDIVIDED, DIFFERENCES };
 static const char *const differences[DIFFERENCES] = {
     [KIND] = "the optimizers of ranks 0 and 1 differ",
     [COUNT] = "the numbers of weights of ranks 0 and 1 differ",
@@ -373,6 +373,7 @@ static const char *const differences[DIFFERENCES] = {
     [SHAPES] = "the names and shapes of the weights of ranks 0 and 1 differ",
     [STEPS] = "the steps of the optimizers of ranks 0 and 1 differ",
     [LATE] = "dist_set_weight: expected after dist_optimizer",
+    [UNDIVIDED] = "optim_step: dist_optimizer has divided the weights for another optimizer",
 };
 
 static const char *file_of(int steps)
@@ -395,6 +396,8 @@ static void differ(void *context)
     Optimizer *optimizer =
         what == KIND && rank ? optim_radam(params, config) : optim_adamw(params, config);
     dist_optimizer(optimizer);
+    if (what == UNDIVIDED)
+        optim_step(optim_adamw(params, config));
     if (what == STEPS && !optim_load(optimizer, NULL, file_of(rank)))
         exit(0);
     exit(0);

@@ -274,6 +274,14 @@ TEST(invalid_configs_raise)
                   nn_transformer(params, "t", CONFIG(.rotary_base = 10)));
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
+    assert_raises(
+        "nn_transformer: features is set, expected attention that has it: linear or "
+        "causal linear",
+        nn_transformer(params, "t",
+                       CONFIG(.attention = ATTENTION_DELTA_RULE, .features = FEATURES_POLYNOMIAL)));
+    assert_raises(
+        "nn_transformer: form is set, expected attention that has it: causal linear",
+        nn_transformer(params, "t", CONFIG(.attention = ATTENTION_SOFTMAX, .form = FORM_CHUNKED)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = NAN)));
     assert_raises("nn_transformer: initial_std is -1, expected 0 or more, and finite",
@@ -637,7 +645,9 @@ TEST(cross_attention_to_x_itself_is_attention)
     TransformerConfig config = { .heads = 2, .head_dim = 3, .initial_std = 0.3 };
     for (config.attention = ATTENTION_LINEAR; config.attention <= ATTENTION_SOFTMAX;
          config.attention += ATTENTION_SOFTMAX - ATTENTION_LINEAR)
-        for (config.features = FEATURES_ELU_PLUS_ONE; config.features <= FEATURES_RANDOM;
+        for (config.features = FEATURES_ELU_PLUS_ONE;
+             config.features <=
+             (config.attention == ATTENTION_SOFTMAX ? FEATURES_ELU_PLUS_ONE : FEATURES_RANDOM);
              config.features++) {
             const bool softmax = config.attention == ATTENTION_SOFTMAX;
             char name[8];

@@ -1081,6 +1081,18 @@ TEST(bad_configs_raise)
                   optim_radam(params, config));
     config.schedule = (Schedule){ .kind = SCHEDULE_DROPS, .factor = 0.5, .drop_count = 9 };
     assert_raises("optim_adam: there are 9 drops, expected 0 to 8", optim_adam(params, config));
+    config.schedule = optim_cosine(1, 10, 0);
+    assert_raises(
+        "optim_schedule_free_adamw: the schedule is of kind 2, expected optim_constant or "
+        "optim_warm_up: the average is in place of others",
+        optim_schedule_free_adamw(params, config));
+    assert_raises("optim_steps: the optimizer is NULL", optim_steps(NULL));
+    assert_raises("optim_learning_rate: the optimizer is NULL", optim_learning_rate(NULL));
+    assert_raises("optim_set_learning_rate: the optimizer is NULL",
+                  optim_set_learning_rate(NULL, 1));
+    assert_raises("optim_observe: the optimizer is NULL", optim_observe(NULL, 1));
+    assert_raises("optim_save: the optimizer is NULL", (void)!optim_save(NULL, NULL, NULL, 0, ""));
+    assert_raises("optim_load: the optimizer is NULL", (void)!optim_load(NULL, NULL, ""));
     assert_raises("optim_adam: beta2 and eps are both 0, which divides each gradient by its own "
                   "size; start from optim_adam_config",
                   optim_adam(params, (AdamConfig){ .learning_rate = 1e-3 }));

@@ -12,7 +12,8 @@ static unsigned parts_of(int64_t n)
     return parts < CLIP_PARTS ? parts : (unsigned)CLIP_PARTS;
 }
 
-__global__ void sum_squares(Clipping *clipping, const Real *x, int64_t n)
+__global__ void __launch_bounds__(PART_THREADS)
+    sum_squares(Clipping *clipping, const Real *x, int64_t n)
 {
     double sum = 0;
     GRID_FOR(i, n)

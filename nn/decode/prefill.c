@@ -55,13 +55,16 @@ static Tensor *positions_of(Tape *tape, const TransformerState *state, const Ten
     const int64_t B = state->B, N = x->shape.size[1];
     if (!rotary)
         return NULL;
+    if (N == 1)
+        return tape_input_i32(tape, state->counts, shape(B, 1));
+    Tensor *tensor = tape_tensor_i32(tape, shape(B, N));
     int32_t *positions = memory_allocate((size_t)(B * N) * sizeof *positions);
     if (!positions)
         tape_error(tape, "nn_transformer: memory is exhausted: positions [%lld,%lld]", (long long)B,
                    (long long)N);
     for (int64_t i = 0; i < B * N; i++)
         positions[i] = state->counts[i / N] + (int32_t)(i % N);
-    Tensor *tensor = tape_input_i32(tape, positions, shape(B, N));
+    tensor_write_i32(tensor, positions);
     free(positions);
     return tensor;
 }

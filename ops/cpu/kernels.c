@@ -70,10 +70,6 @@ const Kernels cpu_kernels = {
     .lsh_attention_backward = lsh_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
-    .sgd_step = sgd_step_cpu,
-    .adam_step = adam_step_cpu,
-    .schedule_free_step = schedule_free_step_cpu,
-    .muon_step = muon_step_cpu,
     /* decoding */
     .transformer_step = transformer_step_cpu,
     .step_weights = step_weights_cpu,

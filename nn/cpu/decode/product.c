@@ -74,13 +74,13 @@ ALWAYS_INLINE Real weight_element(int T, const Real *weight, int64_t i)
 static void quantize_row(int8_t *to, Real *scale, const Real *row, int64_t n)
 {
     const int64_t whole = n / INT8_GROUP * INT8_GROUP;
-    Real largest = 0;
+    Real max = 0;
     for (int64_t i = 0; i < n; i++) { /* NaN stays */
         const Real size = real_abs(row[i]);
-        largest = size > largest || size != size ? size : largest;
+        max = size > max || size != size ? size : max;
     }
-    const bool zero = largest < 127 * (Real)FLT_MIN; /* or so small that its scale is denormal */
-    *scale = zero ? 0 : largest < (Real)INFINITY ? largest / 127 : (Real)NAN;
+    const bool zero = max < 127 * (Real)FLT_MIN; /* or so small that its scale is denormal */
+    *scale = zero ? 0 : max < (Real)INFINITY ? max / 127 : (Real)NAN;
     for (int64_t i = 0; i < n; i++) {
         const int64_t in_group = i % INT8_GROUP;
         const int64_t byte = in_group % LANES * WORD_BYTES + in_group / LANES;
@@ -235,10 +235,10 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
     for (int64_t i = 0; i < p->I; i += LINE) {
         const int64_t count = minimum(LINE, p->I - i);
         for (int64_t s = 0; s < columns; s++) {
-            const bool there = first + s < p->B;
-            const Real *x = p->x + (there ? first + s : first) * p->I + i;
+            const bool in_bounds = first + s < p->B;
+            const Real *x = p->x + (in_bounds ? first + s : first) * p->I + i;
             for (int64_t j = 0; j < count; j++)
-                to[(i + j) * columns + s] = there ? x[j] : 0;
+                to[(i + j) * columns + s] = in_bounds ? x[j] : 0;
         }
     }
 }

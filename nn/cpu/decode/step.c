@@ -55,9 +55,9 @@ typedef struct Range {
 
 static Range share(const Team *team, int64_t size, int64_t multiple)
 {
-    const int64_t pieces = (size + multiple - 1) / multiple;
-    return (Range){ minimum(pieces * team->part / team->parts * multiple, size),
-                    minimum(pieces * (team->part + 1) / team->parts * multiple, size) };
+    const int64_t units = (size + multiple - 1) / multiple;
+    return (Range){ minimum(units * team->part / team->parts * multiple, size),
+                    minimum(units * (team->part + 1) / team->parts * multiple, size) };
 }
 
 /* --------------------------------------------------------------------------------- feature maps */
@@ -253,31 +253,14 @@ static void attend_heads(const Team *team, int64_t layer, const Real *x)
 /* ------------------------------------------------------------------------------------ the layers
  * Each thread computes its share; then the team synchronizes. */
 
-/* out [n] = norm(x [n]); out may be x. */
-static void normalize_row(Real *out, const Real *x, const LayerNorm *norm, int64_t n)
-{
-    const Real *weight = norm->weight->data, *bias = norm->bias->data;
-    Real sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < n; c++)
-        sum += x[c];
-    const Real mean = sum / (Real)n;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t c = 0; c < n; c++)
-        squares += (x[c] - mean) * (x[c] - mean);
-    const Real r = (Real)(1 / sqrt((double)(squares / (Real)n + (Real)norm->eps)));
-#pragma omp simd
-    for (int64_t c = 0; c < n; c++)
-        out[c] = (x[c] - mean) * r * weight[c] + bias[c];
-}
-
 /* out = norm(x); out may be x. */
 static void normalize(const Team *team, Real *out, const Real *x, const LayerNorm *norm)
 {
     const int64_t width = team->state->width;
     const Range range = share(team, team->B, 1);
     for (int64_t s = range.begin; s < range.end; s++)
-        normalize_row(out + s * width, x + s * width, norm, width);
+        layernorm_row(TENSOR_REAL, out + s * width, TENSOR_REAL, x + s * width, norm->weight->data,
+                      norm->bias->data, (Real)norm->eps, width);
     wait_for_team(team);
 }
 

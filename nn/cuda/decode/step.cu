@@ -97,9 +97,9 @@ static Tiling tiling_of(int W, int64_t rows, int64_t C, int threads)
 {
     Tiling tiling = { (int)C, C < threads ? (int)C : threads, 1 };
     const int64_t row_groups = (rows + W - 1) / W;
-    int most = threads / tiling.span;
-    most = min(most, MAX_PARTS / (W * tiling.span));
-    tiling.groups = row_groups < most ? (int)row_groups : most;
+    int max_groups = threads / tiling.span;
+    max_groups = min(max_groups, MAX_PARTS / (W * tiling.span));
+    tiling.groups = row_groups < max_groups ? (int)row_groups : max_groups;
     return tiling;
 }
 
@@ -156,16 +156,16 @@ __device__ static inline void row_moments(Real *moments, Real *y, const Real *x,
     enum { PREFETCHED = 8 }; /* loads in flight per lane */
     const int lane = (int)threadIdx.x % WARP;
     Real sum = 0, squares = 0;
-    for (int piece = lane; piece < n; piece += PREFETCHED * WARP) {
-        Real held[PREFETCHED];
+    for (int chunk = lane; chunk < n; chunk += PREFETCHED * WARP) {
+        Real elements[PREFETCHED];
 #pragma unroll
         for (int i = 0; i < PREFETCHED; i++)
-            held[i] = piece + i * WARP < n ? x[piece + i * WARP] : (Real)0;
+            elements[i] = chunk + i * WARP < n ? x[chunk + i * WARP] : (Real)0;
 #pragma unroll
         for (int i = 0; i < PREFETCHED; i++) {
-            if (piece + i * WARP < n)
-                y[piece + i * WARP] = held[i];
-            sum += held[i];
+            if (chunk + i * WARP < n)
+                y[chunk + i * WARP] = elements[i];
+            sum += elements[i];
         }
     }
     const Real mean = warp_sum(sum) / (Real)n;
@@ -222,9 +222,9 @@ __device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, PREFETCH
     __syncthreads();
 }
 
-/* Rows of a weight in a warp's registers: pieces of PACKS packs per lane and row. */
+/* Rows of a weight in a warp's registers: chunks of PACKS packs per lane and row. */
 template <int W, int ROWS, int PACKS> struct WeightRows {
-    enum { PIECE = WARP * W * PACKS };
+    enum { CHUNK = WARP * W * PACKS };
     Reals<W> pack[ROWS][PACKS];
 
     __device__ static int column(int p)
@@ -232,31 +232,31 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
         return (p * WARP + (int)threadIdx.x % WARP) * W;
     }
 
-    /* Loads the columns from `piece` on of rows of n elements with stride row_step. */
-    __device__ void load(const Real *rows, int64_t row_step, int piece, int n)
+    /* Loads the columns from `chunk` on of rows of n elements with stride row_step. */
+    __device__ void load(const Real *rows, int64_t row_step, int chunk, int n)
     {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int p = 0; p < PACKS; p++)
-                if (piece + column(p) < n)
-                    pack[r][p] = load_pack<W>(&rows[r * row_step + piece + column(p)]);
+                if (chunk + column(p) < n)
+                    pack[r][p] = load_pack<W>(&rows[r * row_step + chunk + column(p)]);
     }
 
     /* sums += dot products with the same columns of x [count, n]. */
     template <int COUNT>
-    __device__ void add_products(Real (&sums)[ROWS][COUNT], const Real *x, int count, int piece,
+    __device__ void add_products(Real (&sums)[ROWS][COUNT], const Real *x, int count, int chunk,
                                  int n)
     {
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
-            if (piece + column(p) >= n)
+            if (chunk + column(p) >= n)
                 continue;
 #pragma unroll
             for (int b = 0; b < COUNT; b++) {
                 if (COUNT > 1 && b >= count)
                     continue;
-                const Reals<W> elements = load_pack<W>(&x[b * n + piece + column(p)]);
+                const Reals<W> elements = load_pack<W>(&x[b * n + chunk + column(p)]);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -266,7 +266,7 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
         }
     }
 
-    /* sums <- dot products of the rows with x [count, n], in every lane. loaded: the first piece is
+    /* sums <- dot products of the rows with x [count, n], in every lane. loaded: the first chunk is
      * already in registers. */
     template <int COUNT>
     __device__ void multiply(Real (&sums)[ROWS][COUNT], const Real *x, int count, const Real *rows,
@@ -275,10 +275,10 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
 #pragma unroll
         for (int i = 0; i < ROWS * COUNT; i++)
             sums[i / COUNT][i % COUNT] = 0;
-        for (int piece = 0; piece < n; piece += PIECE) {
-            if (piece > 0 || !loaded)
-                load(rows, row_step, piece, n);
-            add_products(sums, x, count, piece, n);
+        for (int chunk = 0; chunk < n; chunk += CHUNK) {
+            if (chunk > 0 || !loaded)
+                load(rows, row_step, chunk, n);
+            add_products(sums, x, count, chunk, n);
         }
 #pragma unroll
         for (int i = 0; i < ROWS * COUNT; i++)

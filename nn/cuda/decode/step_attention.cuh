@@ -193,16 +193,17 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
  * All threads of the block participate; they have stored the head's query, key and value. If the
  * sequence is full, the result is NaN, and its state stays unchanged. */
 
-/* sums <- the threads' sums `held`, reduced, for span columns from first_column on. */
+/* sums <- the threads' `partial` sums, reduced, for span columns from first_column on. */
 template <int W>
-__device__ static inline void add_up(const Tiling &tiling, const HeadMemory &m,
-                                     const ThreadTile<W> &p, int first_column, Reals<W> held)
+__device__ static inline void reduce_sums(const Tiling &tiling, const HeadMemory &m,
+                                          const ThreadTile<W> &p, int first_column,
+                                          Reals<W> partial)
 {
     const int first = (int)threadIdx.x * W;
 #pragma unroll
     for (int k = 0; k < W; k++)
         if (p.active)
-            m.parts[first + k] = held.value[k];
+            m.parts[first + k] = partial.value[k];
     __syncthreads();
     for (int c = (int)threadIdx.x; c < tiling.span && first_column + c < tiling.C;
          c += blockDim.x) {
@@ -227,16 +228,16 @@ template <int BLOCK> __device__ static inline void write_nan(const StepAttention
         a.attended[head * a.D + d] = (Real)NAN;
 }
 
-/* One tile of T, from `row` on: T += k [v, 1]^T, held += T^T q. */
+/* One tile of T, from `row` on: T += k [v, 1]^T, partial += T^T q. */
 template <int W>
-__device__ static inline void update_tile(Reals<W> &held, Reals<W> elements, Real *T,
+__device__ static inline void update_tile(Reals<W> &partial, Reals<W> elements, Real *T,
                                           const StepAttention &a, const HeadMemory &m,
                                           const ThreadTile<W> &p, const Reals<W> &value, int row)
 {
 #pragma unroll
     for (int k = 0; k < W; k++) {
         elements.value[k] += m.key_features[row + p.row[k]] * value.value[k];
-        held.value[k] += m.query_features[row + p.row[k]] * elements.value[k];
+        partial.value[k] += m.query_features[row + p.row[k]] * elements.value[k];
     }
     contribute_pack<W>(&T[(int64_t)row * a.tiling.C + p.first], false, elements);
 }
@@ -259,7 +260,7 @@ __device__ static inline void attend_linear(const StepAttention &a, const HeadMe
         make_features(a, m);
     for (int column = 0; column < a.tiling.C; column += a.tiling.span) {
         const ThreadTile<W> p = thread_tile<W>(a.tiling, column);
-        Reals<W> value = {}, held = {};
+        Reals<W> value = {}, partial = {};
 #pragma unroll
         for (int k = 0; k < W; k++)
             value.value[k] = p.active ? m.value[p.column[k]] : (Real)0;
@@ -268,9 +269,9 @@ __device__ static inline void attend_linear(const StepAttention &a, const HeadMe
             if (column + row > 0)
                 load_tiles(ahead, T, a.tiling, p, row, F);
             if (p.active && row + p.row[0] < F)
-                update_tile(held, ahead[0], T, a, m, p, value, row);
+                update_tile(partial, ahead[0], T, a, m, p, value, row);
         }
-        add_up<W>(a.tiling, m, p, column, held);
+        reduce_sums<W>(a.tiling, m, p, column, partial);
     }
     write_attended(a, m, head, m.sums[a.D] + a.eps);
 }
@@ -322,7 +323,7 @@ __device__ static inline void accumulate_values(const StepAttention &a, const He
     const int rows = tile_rows<W>(a.tiling);
     for (int column = 0; column < a.D; column += a.tiling.span) {
         const ThreadTile<W> p = thread_tile<W>(a.tiling, column);
-        Reals<W> held = {}, elements[TILES] = {};
+        Reals<W> partial = {}, elements[TILES] = {};
         for (int row = 0; row < count; row += TILES * rows) {
             load_tiles(elements, values, a.tiling, p, row, count);
 #pragma unroll
@@ -330,9 +331,10 @@ __device__ static inline void accumulate_values(const StepAttention &a, const He
 #pragma unroll
                 for (int k = 0; k < W; k++)
                     if (p.active && row + t * rows + p.row[k] < count)
-                        held.value[k] += scores[row + t * rows + p.row[k]] * elements[t].value[k];
+                        partial.value[k] +=
+                            scores[row + t * rows + p.row[k]] * elements[t].value[k];
         }
-        add_up<W>(a.tiling, m, p, column, held);
+        reduce_sums<W>(a.tiling, m, p, column, partial);
     }
 }
 
