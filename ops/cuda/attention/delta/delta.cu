@@ -1,6 +1,6 @@
 /* The delta rule on CUDA, position by position: in the recurrence of S a column depends on itself
  * alone, and once u and du are known, so does each row. A thread owns a column of S or R, or a row,
- * and a block the neighbouring ones of a head; no thread waits for another. Simple, not tuned. */
+ * and a block the neighboring ones of a head; no thread waits for another. Simple, not tuned. */
 #include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 

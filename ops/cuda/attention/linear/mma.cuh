@@ -248,7 +248,7 @@ template <typename Sizes> __device__ static inline int first_column(void)
 
 /* ------------------------------------------------------------------------------ rows to operands
  * A thread copies, and maps, 8 columns of every ROWS_APART-th row, so that the 8 lanes that access
- * shared memory at once use all banks: neighbouring lanes take neighbouring columns, and where 4
+ * shared memory at once use all banks: neighboring lanes take neighboring columns, and where 4
  * lanes fill a row the next 4 take the row 4 below. */
 template <typename T, int SIZE> struct Pieces {
     enum {

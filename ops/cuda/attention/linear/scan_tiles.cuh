@@ -110,7 +110,7 @@ template <typename T> struct Scans {
 };
 
 /* e^MIN_LOG_DECAY is 0. Differences of sums with -infinity would be NaN. */
-constexpr Real MIN_LOG_DECAY = -1000;
+enum { MIN_LOG_DECAY = -1000 };
 
 /* L [CHUNK + 1]: the log decays from the chunk's start to each row, and to its end. In double, as
  * their differences are small beside them. */
@@ -127,7 +127,7 @@ __device__ static inline void load_decay(double *L, const Scans<T> &all, const S
         const int64_t offset = span_offset(span, r);
         const Real l_r = l[offset * span.H];
         if (!all.lengths || span_first(span) + offset < all.lengths[span.b])
-            sum += l_r > 0 ? (Real)NAN : l_r < MIN_LOG_DECAY ? MIN_LOG_DECAY : l_r;
+            sum += l_r > 0 ? (Real)NAN : l_r < MIN_LOG_DECAY ? (Real)MIN_LOG_DECAY : l_r;
     }
     L[row] = sum;
 }
