@@ -100,7 +100,7 @@ LIBS     := $(if $(USES_ONEDNN),-ldnnl) -lm $(CUDA_LIBS)
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 
 # A file of examples/ is a program, build/examples/NAME; larger programs have directories and become
-# build/programs/NAME; examples/shared/ is theirs.
+# build/programs/NAME; examples/shared/ is theirs, and shared/gzip/ of two.
 PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task images language_model recall $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech) \
@@ -193,15 +193,16 @@ $(BUILD)/tests/test_curand: $(BUILD)/tests/test_curand.cu.o
 # Parts of programs that tests call, and libraries that they need.
 PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_images
 part      = $(patsubst %,$(BUILD)/parts/%.o,$(1))
-$(PICTURES): $(call part,images/idx images/reader images/cifar10 images/image)
+$(PICTURES): $(call part,images/idx images/cifar10 images/image shared/gzip/reader)
 $(BUILD)/tests/test_decode: $(call part,speech/decode shared/program)
 $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data model stream options)) \
     $(call part,shared/program shared/options)
 $(BUILD)/examples/convolution $(BUILD)/bench/kann_tasks: LIBS += -lz
 $(BUILD)/programs/images $(PICTURES): LIBS += -lpng -lz
 $(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,model options source tokens vocabulary) \
-    $(addprefix shared/,attention options program))
+    $(addprefix shared/,attention options program gzip/reader))
 $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
+$(BUILD)/programs/images $(BUILD)/programs/language_model: $(call part,shared/gzip/reader)
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 $(BUILD)/tests/test_nccl: $(BUILD)/distributed/mpi/nccl.o

@@ -1,4 +1,4 @@
-/* Estimates from a figure's points: a curve is straight between neighbouring points on log-log
+/* Estimates from a figure's points: a curve is straight between neighboring points on log-log
  * axes, and continues the line through the first two and the last two points. */
 #ifndef TAPEGRAD_BENCH_CURVE_H
 #define TAPEGRAD_BENCH_CURVE_H

@@ -13,7 +13,7 @@ enum { LAYERS = 2, HEADS = 6, HEAD_DIM = 16, WIDTH = HEADS * HEAD_DIM, FEED_FORW
 enum { BATCH = 16, HALF = 31, LENGTH = 2 * HALF + 1, SYMBOLS = 10, EVERY = 50 };
 
 static const struct {
-    const char *name, *colour;
+    const char *name, *color;
     Features features;
 } maps[] = {
     { "elu+1", "#2166ac", FEATURES_ELU_PLUS_ONE },
@@ -191,7 +191,7 @@ static void draw(const char *table, const char *output, const char *program)
                     "for [i=1:words(seeds)] table using (strcol(1) eq '%s' && strcol(2) eq "
                     "word(seeds, i) ? $3 : NaN):(%s) with lines linewidth 2 linecolor '%s' title "
                     "(i > 1 ? '' : '%s'), ",
-                    maps[i].name, panel ? "100*$6" : "$4", maps[i].colour, maps[i].name);
+                    maps[i].name, panel ? "100*$6" : "$4", maps[i].color, maps[i].name);
         fprintf(gnuplot, "\n");
     }
     fprintf(gnuplot, "unset multiplot\n");

@@ -381,8 +381,7 @@ void figure_plot(const Figure *figure, FILE *gnuplot, const char *y)
         fprintf(gnuplot,
                 "%s$line%d using 1:%s with linespoints linewidth 2 pointsize 0.6 pointtype %d "
                 "dashtype %d linecolor '%s' title '%s'",
-                before, l, y, line->dashed ? 6 : 7, line->dashed ? 2 : 1, line->colour,
-                line->title);
+                before, l, y, line->dashed ? 6 : 7, line->dashed ? 2 : 1, line->color, line->title);
         before = ", \\\n     ";
     }
     fprintf(gnuplot, "\n");

@@ -14,7 +14,7 @@ typedef struct Point {
 
 /* A method: its name in the data, its title in the legend, its style, its points. */
 typedef struct Line {
-    const char *name, *title, *colour;
+    const char *name, *title, *color;
     bool dashed;
     Point points[FIGURE_POINTS];
     int count;

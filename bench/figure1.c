@@ -45,11 +45,11 @@ static Tensor *lsh(const Case *c)
 
 enum { METHODS = 5 };
 static const Line lines[METHODS] = {
-    { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
-    { .name = "lsh-1", .title = "lsh-1", .colour = "#7fbc41" },
-    { .name = "lsh-4", .title = "lsh-4", .colour = "#276419" },
-    { .name = "lsh-8", .title = "lsh-8", .colour = "#00441b" },
-    { .name = "linear", .title = "linear", .colour = "#2166ac" },
+    { .name = "softmax", .title = "softmax", .color = "#b2182b" },
+    { .name = "lsh-1", .title = "lsh-1", .color = "#7fbc41" },
+    { .name = "lsh-4", .title = "lsh-4", .color = "#276419" },
+    { .name = "lsh-8", .title = "lsh-8", .color = "#00441b" },
+    { .name = "linear", .title = "linear", .color = "#2166ac" },
 };
 static Tensor *(*const attends[METHODS])(const Case *c) = { softmax, lsh, lsh, lsh, linear };
 static const int64_t rounds[METHODS] = { 0, 1, 4, 8, 0 };
@@ -89,14 +89,14 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
 /* ---------------------------------------------------------------------------------------- peers */
 enum { PEERS = 3 };
 static const Line peers[PEERS] = {
-    { .name = "torch-softmax", .title = "PyTorch softmax", .colour = "#ef8a62", .dashed = true },
+    { .name = "torch-softmax", .title = "PyTorch softmax", .color = "#ef8a62", .dashed = true },
     { .name = "torch-chunked",
       .title = "PyTorch linear, chunked",
-      .colour = "#67a9cf",
+      .color = "#67a9cf",
       .dashed = true },
     { .name = "fast-transformers",
       .title = "fast-transformers linear",
-      .colour = "#762a83",
+      .color = "#762a83",
       .dashed = true },
 };
 

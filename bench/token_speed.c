@@ -16,14 +16,14 @@ static int64_t layers = 4, heads = 4, head_dim = 64;
 /* -------------------------------------------------------------------------- one point's process */
 enum { SOFTMAX, LSH, HYBRID, LINEAR, POLYNOMIAL, DECAY, UNNORMALIZED, DELTA, METHODS };
 static const Line lines[METHODS] = {
-    [SOFTMAX] = { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
-    [LSH] = { .name = "lsh-4", .title = "lsh-4", .colour = "#7fbc41" },
-    [HYBRID] = { .name = "hybrid", .title = "hybrid", .colour = "#e08214" },
-    [LINEAR] = { .name = "linear", .title = "linear", .colour = "#2166ac" },
-    [POLYNOMIAL] = { .name = "polynomial", .title = "polynomial", .colour = "#67a9cf" },
-    [DECAY] = { .name = "decay", .title = "decay", .colour = "#1b7837" },
-    [UNNORMALIZED] = { .name = "unnormalized", .title = "unnormalized", .colour = "#762a83" },
-    [DELTA] = { .name = "delta", .title = "delta", .colour = "#333333" },
+    [SOFTMAX] = { .name = "softmax", .title = "softmax", .color = "#b2182b" },
+    [LSH] = { .name = "lsh-4", .title = "lsh-4", .color = "#7fbc41" },
+    [HYBRID] = { .name = "hybrid", .title = "hybrid", .color = "#e08214" },
+    [LINEAR] = { .name = "linear", .title = "linear", .color = "#2166ac" },
+    [POLYNOMIAL] = { .name = "polynomial", .title = "polynomial", .color = "#67a9cf" },
+    [DECAY] = { .name = "decay", .title = "decay", .color = "#1b7837" },
+    [UNNORMALIZED] = { .name = "unnormalized", .title = "unnormalized", .color = "#762a83" },
+    [DELTA] = { .name = "delta", .title = "delta", .color = "#333333" },
 };
 
 static TransformerConfig config_of(int method)

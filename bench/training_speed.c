@@ -50,20 +50,20 @@ static void choose_sizes(const BenchOptions *options)
 enum { SOFTMAX, CHUNKED, POLYNOMIAL, RECURRENT, QUADRATIC, MODELS };
 enum { SOFTMAX_ALONE = MODELS, CHUNKED_ALONE, METHODS };
 static const Line lines[METHODS] = {
-    [SOFTMAX] = { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
-    [CHUNKED] = { .name = "chunked", .title = "linear, chunked form", .colour = "#2166ac" },
+    [SOFTMAX] = { .name = "softmax", .title = "softmax", .color = "#b2182b" },
+    [CHUNKED] = { .name = "chunked", .title = "linear, chunked form", .color = "#2166ac" },
     [POLYNOMIAL] = { .name = "polynomial",
                      .title = "linear, polynomial features",
-                     .colour = "#762a83" },
-    [RECURRENT] = { .name = "recurrent", .title = "linear, recurrent form", .colour = "#1b7837" },
-    [QUADRATIC] = { .name = "quadratic", .title = "linear, quadratic form", .colour = "#e08214" },
+                     .color = "#762a83" },
+    [RECURRENT] = { .name = "recurrent", .title = "linear, recurrent form", .color = "#1b7837" },
+    [QUADRATIC] = { .name = "quadratic", .title = "linear, quadratic form", .color = "#e08214" },
     [SOFTMAX_ALONE] = { .name = "softmax-attention",
                         .title = "softmax attention alone",
-                        .colour = "#b2182b",
+                        .color = "#b2182b",
                         .dashed = true },
     [CHUNKED_ALONE] = { .name = "chunked-attention",
                         .title = "chunked attention alone",
-                        .colour = "#2166ac",
+                        .color = "#2166ac",
                         .dashed = true },
 };
 static const AttentionForm forms[METHODS] = {

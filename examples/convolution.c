@@ -3,6 +3,7 @@
  *     build/examples/convolution 1200 DIR     DIR has MNIST's four gzipped IDX files
  *
  * or, without DIR, digits that it draws at random places of noisy images. */
+#include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad.h>
@@ -24,10 +25,8 @@ static uint8_t *read_idx(const char *directory, const char *part, const char *ki
     gzFile file = gzopen(path, "rb");
     uint8_t *data = malloc((size_t)bytes);
     if (!file || gzseek(file, head, SEEK_SET) != head ||
-        gzread(file, data, (unsigned)bytes) != bytes) {
-        fprintf(stderr, "convolution: %s is missing or damaged\n", path);
-        exit(EXIT_FAILURE);
-    }
+        gzread(file, data, (unsigned)bytes) != bytes)
+        errx(EXIT_FAILURE, "%s is missing or damaged", path);
     gzclose(file);
     return data;
 }
@@ -70,6 +69,8 @@ static Tensor *convolve(Tape *tape, const Conv2d *conv, Tensor *x)
 int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 300;
+    if (steps < 1)
+        errx(2, "%s: expected the number of steps, then the directory", argv[1]);
     Random random = random_new(/*seed*/ 1, random_stream("images"));
     const Images training = argc > 2 ? read_images(argv[2], "train", 60000) : draw(&random, 5000);
     const Images test = argc > 2 ? read_images(argv[2], "t10k", 10000) : draw(&random, 1000);
@@ -84,7 +85,6 @@ int main(int argc, char **argv)
     Tape *tape = tape_new(params_device(params));
     const int64_t tests = test.count / BATCH;
     double right = 0; /* the sum of the test batches' accuracies */
-
     for (int step = 1; step <= steps + tests; step++) { /* the last ones only count */
         static Real pixels[BATCH][PIXELS];
         static int32_t digits[BATCH];

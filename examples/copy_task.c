@@ -2,11 +2,12 @@
  * linear attention. A sequence holds n symbols, a separator, the same symbols again, and padding:
  *
  *     position   0    ...  n-1   n   n+1  ...  2n   2n+1 ... LENGTH-1
- *     token      w_1  ...  w_n   0   w_1  ...  w_n   0   ...  0          n in [LENGTH/4, LENGTH/2)
+ *     token      w_1  ...  w_n   0   w_1  ...  w_n   0   ...  0          16 <= n < 31
  *
  * The transformer predicts the next token; the loss counts positions n ... 2n-1, whose targets are
  * the copied symbols. examples/copy_task/ has options, checkpoints and curves.
  * copy_task [STEPS [DEVICE]] */
+#include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad.h>
@@ -64,6 +65,8 @@ static Tensor *forward(Tape *tape, const Model *model, Tensor *tokens)
 int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 4000;
+    if (steps < 1)
+        errx(2, "%s: expected the number of steps", argv[1]);
     Params *params = params_new(argc > 2 ? device_open(argv[2]) : device_best(), /*seed*/ 1);
     const Model model = model_new(params);
     AdamConfig config = optim_adam_config(4e-3);

@@ -1,5 +1,5 @@
-/* The formulas of docs/ctc.md by enumeration in double, compared with op_ctc: all C^T ways to say a
- * symbol per frame, of which those count that say the target. */
+/* The formulas of docs/ctc.md by enumeration in double, compared with op_ctc: all C^T paths of a
+ * symbol per frame, of which those count that emit the target. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +11,8 @@ static const int32_t target[S] = { 1, 2, 2 };
 static Real logits[T][C];
 static double y[T][C], p, o[T][C], expected[T][C];
 
-/* Merging equal neighbours of a path and then dropping blanks leaves the target. */
-static bool says_target(const int32_t *path)
+/* Merging equal neighbors of a path and then dropping blanks leaves the target. */
+static bool emits_target(const int32_t *path)
 {
     int32_t text[T];
     int length = 0;
@@ -38,7 +38,7 @@ static void derive(void)
             path[t] = rest % C;
             product *= y[t][path[t]];
         }
-        if (!says_target(path))
+        if (!emits_target(path))
             continue;
         p += product;
         for (int t = 0; t < T; t++)

@@ -10,6 +10,7 @@ lists the layers, and GPT-2 as Hugging Face stores it. A name that the script do
 
 import argparse
 import json
+import math
 import re
 import struct
 import sys
@@ -54,6 +55,10 @@ def read_safetensors(path):
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         data = file.read()
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        if not 0 <= start <= end <= len(data) or end - start != math.prod(entry["shape"]) * SIZES[entry["dtype"]]:
+            raise ValueError(f"{path}: {name}: expected {entry['shape']} of {entry['dtype']} in the file's data")
     return {name: Tensor(entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
             for name, entry in header.items()}
 

@@ -17,9 +17,11 @@ int main(int argc, char **argv)
     const char *path = argc > 1 ? argv[1] : "examples/sonnets.txt", *dot = strrchr(path, '.');
     const int is_text = !dot || strcmp(dot, ".bin"), steps = argc > 2 ? atoi(argv[2]) : 200;
     FILE *file = fopen(path, "rb");
+    if (!file)
+        err(EXIT_FAILURE, "%s", path);
     int64_t size = 0;
-    for (int c; file && size < 1 << 27 && (c = getc(file)) != EOF; size++)
-        text[size] = (uint16_t)(is_text ? c : c | getc(file) << 8);
+    for (int c, d = 0; size < 1 << 27 && (c = getc(file)) != EOF && d != EOF; size++)
+        text[size] = (uint16_t)(is_text || (d = getc(file)) == EOF ? c : c | d << 8);
     if (size <= LENGTH)
         errx(EXIT_FAILURE, "%s: expected a file of more than %d tokens", path, LENGTH);
     Params *params = params_new(device_best(), /*seed*/ 1);

@@ -1,6 +1,7 @@
 /* A recurrent layer from operations, which nn_gru is as one: a GRU (Cho et al. 2014) learns the
  * parity of all bits so far, on sequences of 16 bits, and is tested on 200. An argument sets the
  * number of steps. */
+#include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad.h>
@@ -37,6 +38,8 @@ static Tensor *gru_forward(Tape *tape, const Layer *gru, Tensor *x)
 int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 300;
+    if (steps < 1)
+        errx(2, "%s: expected the number of steps", argv[1]);
     Device *device = device_best();
     Params *params = params_new(device, /*seed*/ 1);
     Layer gru = { nn_linear(params, "input", 1, 3 * WIDTH),

@@ -35,6 +35,8 @@ static void sample(Tape *tape)
 int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 400;
+    if (steps < 1)
+        errx(2, "%s: expected the number of steps", argv[1]);
     static unsigned char text[MAX_TEXT];
     const char *path = argc > 2 ? argv[2] : "examples/sonnets.txt";
     FILE *file = fopen(path, "rb");

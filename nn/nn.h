@@ -500,9 +500,10 @@ void nn_transformer_state_free(TransformerState *state);
 /* One decode step: row b of the result is what nn_transformer_forward computes at the next position
  * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
  * belongs to the state and is valid until the next step. It takes no tape and, after the first
- * call, or two of a step by operations, allocates no memory. It may be part of a replayed step; on CUDA not with layers that differ
- * or have gates, which decode by operations. Raises when a sequence already has max_length
- * positions (a replay cannot detect this: the result is NaN), and when x requires a gradient. */
+ * call, or two of a step by operations, allocates no memory. It may be part of a replayed step; on
+ * CUDA not with layers that differ or have gates, which decode by operations. Raises when a
+ * sequence already has max_length positions (a replay cannot detect this: the result is NaN), and
+ * when x requires a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,

@@ -260,3 +260,11 @@ bool tensor_file_can_save(const char *path)
     const TensorFile file = { .function = "tensor_file_can_save", .path = path };
     return file_replace(&file, "", 1, false);
 }
+
+bool tensor_file_write(const char *path, const void *bytes, int64_t count)
+{
+    if (!path || (!bytes && count > 0) || count < 0)
+        return error_report("tensor_file_write: expected a path and 0 or more bytes");
+    const TensorFile file = { .function = "tensor_file_write", .path = path };
+    return file_replace(&file, bytes, count, true);
+}

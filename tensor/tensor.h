@@ -326,6 +326,10 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
 TAPEGRAD_MUST_CHECK
 bool tensor_file_can_save(const char *path);
 
+/* Writes these bytes to path as tensor_file_save does, in any format. False on error. */
+TAPEGRAD_MUST_CHECK
+bool tensor_file_write(const char *path, const void *bytes, int64_t count);
+
 /* Reads a whole file and validates all of it: header length, JSON, names, types, sizes, bounds and
  * overlaps. NULL on error. The caller frees it with tensor_file_close, which accepts NULL; the
  * functions below raise when the file is NULL. */

@@ -192,12 +192,12 @@ void assert_same(const Case *c, const Values *actual, const Values *expected)
 {
     const bool bf16 = tape_precision(tape) == PRECISION_BF16;
     const double allowed = bf16 ? BF16_TOLERANCE : ORACLE_TOLERANCE;
-    const double cancelled = !bf16 && in_three_products(c->causal) ? 1e-4 : allowed;
+    const double canceled = !bf16 && in_three_products(c->causal) ? 1e-4 : allowed;
     assert_close(actual->out, expected->out, outs_of(c), allowed);
     if (c->used != OUT)
         assert_close(actual->final_state, expected->final_state, states_of(c), allowed);
-    assert_close(actual->dquery, expected->dquery, queries_of(c), cancelled);
-    assert_close(actual->dkey, expected->dkey, keys_of(c), cancelled);
+    assert_close(actual->dquery, expected->dquery, queries_of(c), canceled);
+    assert_close(actual->dkey, expected->dkey, keys_of(c), canceled);
     assert_close(actual->dvalue, expected->dvalue, values_of(c), allowed);
     if (c->state)
         assert_close(actual->dstate, expected->dstate, states_of(c), allowed);

@@ -60,6 +60,9 @@ my @phrases = grep { /\S/ } split /\n/, <<'END';
 \bwent backward\b
 \bmisshapen\b
 \bbuilds? with double\b
+\w*(?:colour|behaviour|neighbour|favour)\w*
+\w*(?:recogn|initial|normal|parallel|general|serial|vector|token|optim|minim|maxim|summar|organ)is(?:e|es|ed|ing|er|ers|ation)\b
+\b(?:grey|centre[sd]?)\b
 (?:^|[.:;] |\n\n)(?-i:What|Of what|Of these) (?!is there|there is)
 END
 binmode STDOUT, ':encoding(UTF-8)';

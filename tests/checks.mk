@@ -36,15 +36,15 @@ oracle:
 	+$(call RANDOM,host,,-cuda-on-host) && DEVICE=cuda $(AS_PLAIN) \
 	    $(SHAPES)$$(($(CASES) / 10)) build-cuda-on-host/tests/test_operations
 
-# Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the six.
+# Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the seven.
 FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all
 fuzz:
 	+@$(MAKE) --no-print-directory CUDA=no CC=clang BUILD=build-fuzz CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='$(call FUZZED,fuzzer-no-link)' build-fuzz/tests/fuzz/fuzz
 	@tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) \
-    $(addprefix $(BUILD)/parts/images/,idx.o cifar10.o reader.o) $(BUILD)/parts/copy_task/options.o \
-    $(addprefix $(BUILD)/parts/shared/,options.o program.o)
+    $(addprefix $(BUILD)/parts/,images/idx.o images/cifar10.o copy_task/options.o language_model/vocabulary.o language_model/source.o) \
+    $(addprefix $(BUILD)/parts/shared/,options.o program.o gzip/reader.o)
 	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
 
 # Failing allocations and file operations, killed runs; COUNT= of each; by default 60, and 50 of several

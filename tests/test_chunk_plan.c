@@ -10,7 +10,7 @@ static const int64_t multiprocessors[] = { 132, 108, 128, 20 };
 /* From this number of waves on, a nearly empty last wave costs at most an eighth of the time. */
 enum { MANY_WAVES = 8 };
 
-/* Lengths N = 1 to 2^20 in chunks of 64: powers of 2, their neighbours, and 1.5 times them. */
+/* Lengths N = 1 to 2^20 in chunks of 64: powers of 2, their neighbors, and 1.5 times them. */
 static int64_t lengths(int64_t *chunks)
 {
     int64_t count = 0;

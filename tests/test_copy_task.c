@@ -3,6 +3,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -417,7 +418,22 @@ TEST(pipes_are_refused)
     ck_assert_int_eq(run("copy_task --log @/pipe"), 2);
     assert_says("pipe: it exists and is not a regular file\n");
     ck_assert_int_eq(run("language_model train --train @/pipe"), 1);
-    assert_says("pipe is not a regular file\n");
+    assert_says("pipe: is not a regular file; expected a text\n");
+}
+
+/* A full disk: the log may have 1024 bytes. */
+TEST(a_log_that_cannot_be_written_ends_no_training)
+{
+    struct rlimit old, limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = (struct rlimit){ .rlim_cur = 1024, .rlim_max = old.rlim_max };
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const int status = run("copy_task " TINY "--steps 60 --log @/full.csv");
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_int_eq(status, 1);
+    assert_says("full.csv: File too large; it ends at step ");
+    assert_says("final ");
 }
 
 TEST(plot_is_an_svg)

@@ -72,6 +72,8 @@ static void assert_place_refused(const char *expected)
     assert_save_refused(&entry, 1, NULL, 0, expected);
     ck_assert(!tensor_file_can_save(path));
     assert_error("tensor_file_can_save", expected);
+    ck_assert(!tensor_file_write(path, "x", 1));
+    assert_error("tensor_file_write", expected);
 }
 
 /* One entry, "x", of `count` doubles that are all `value`. */
@@ -1002,6 +1004,22 @@ TEST(exhausted_memory_is_reported)
 {
     ck_assert_int_gt(failing_allocations(save_three), 0);
     ck_assert_int_gt(failing_allocations(open_and_close), 3);
+}
+
+TEST(any_bytes_may_be_written)
+{
+    for (int64_t count = 5; count >= 0; count -= 5) {
+        ck_assert_msg(tensor_file_write(path, "a\0b\nc", count), "%s", tapegrad_error());
+        size_t size;
+        uint8_t *bytes = read_plain(path, &size);
+        ck_assert_uint_eq(size, (size_t)count);
+        ck_assert_mem_eq(bytes, "a\0b\nc", size);
+        free(bytes);
+    }
+    ck_assert_int_eq(files_in_folder(false), 1);
+    ck_assert(!tensor_file_write(NULL, "a", 1) && !tensor_file_write(path, NULL, 1) &&
+              !tensor_file_write(path, "a", -1));
+    ck_assert_str_eq(tapegrad_error(), "tensor_file_write: expected a path and 0 or more bytes");
 }
 
 int main(void)

@@ -781,7 +781,7 @@ static void check_memory(TransformerConfig config, int calls, int64_t B)
     end();
 }
 
-/* A step by operations takes memory in the second call, too. */
+/* A step by operations allocates in the second call, too. */
 TEST(memory_stays_what_it_is_after_the_first_steps)
 {
     for (int j = 0; j < (device_is_cuda(test_device()) ? 2 : KINDS); j++) {

@@ -211,13 +211,13 @@ TEST(bad_data_are_reported)
 
 /* --------------------------------------------------------------------------------------- sample */
 
-/* A picture as images_sample draws it, with its scale, margins and background grey. */
+/* A picture as images_sample draws it, with its scale, margins and background gray. */
 typedef struct Picture {
     png_image png;
     uint8_t *bytes;
 } Picture;
 
-enum { SCALE = 3, MARGIN = 6, GREY = 128 };
+enum { SCALE = 3, MARGIN = 6, GRAY = 128 };
 
 static Picture read_picture(const char *name)
 {
@@ -244,7 +244,7 @@ static void check_completions(const Picture *picture)
     for (int i = 0; i < 4; i++) {
         for (int p = 0; p < PIXELS; p++) {
             bool given = p < PIXELS / 2;
-            ck_assert_int_eq(picture_pixel(picture, 1, i, p), given ? pixel(i, p) : GREY);
+            ck_assert_int_eq(picture_pixel(picture, 1, i, p), given ? pixel(i, p) : GRAY);
             ck_assert_int_eq(picture_pixel(picture, 3, i, p), pixel(i, p));
             int completed = picture_pixel(picture, 2, i, p);
             if (given)
@@ -275,9 +275,9 @@ TEST(completes_images)
     }
 }
 
-/* Image i is of one colour, red 10 i, green 10 i + 1 and blue 10 i + 2: in the file three planes,
+/* Image i is of one color, red 10 i, green 10 i + 1 and blue 10 i + 2: in the file three planes,
  * in the picture three values of each pixel. */
-static void write_colours(const char *name, int count)
+static void write_colors(const char *name, int count)
 {
     char path[160];
     snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -291,15 +291,15 @@ static void write_colours(const char *name, int count)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-#define COLOURS                                                                                    \
+#define COLORS                                                                                     \
     "images train --preset cifar10-small --data @ --layers 1 --heads 1 --head-dim 8 "              \
     "--feed-forward 8 --logistics 1 --batch 2 --threads 2 --quiet --device cpu "
 
-TEST(completes_colour_images)
+TEST(completes_color_images)
 {
-    write_colours("data_batch_1.bin", 5);
-    write_colours("test_batch.bin", 4);
-    assert_runs(COLOURS "--steps 2 --test-images 2 --save @/run.safetensors");
+    write_colors("data_batch_1.bin", 5);
+    write_colors("test_batch.bin", 4);
+    assert_runs(COLORS "--steps 2 --test-images 2 --save @/run.safetensors");
     assert_says("final test_bits=");
     assert_runs("images evaluate --load @/run.safetensors --data @ --test-images 1 --threads 2 "
                 "--device cpu");
@@ -325,11 +325,11 @@ TEST(completes_colour_images)
 
 TEST(sizes_of_data_sets_are_named)
 {
-    write_colours("data_batch_1.bin", 5);
-    write_colours("test_batch.bin", 4);
-    ck_assert_int_eq(run(COLOURS "--rows 30 --steps 2"), 1);
+    write_colors("data_batch_1.bin", 5);
+    write_colors("test_batch.bin", 4);
+    ck_assert_int_eq(run(COLORS "--rows 30 --steps 2"), 1);
     assert_says("its images have 32 x 32 pixels, expected the model's 30 x 32\n");
-    ck_assert_int_eq(run(COLOURS "--data /nowhere --steps 2"), 1);
+    ck_assert_int_eq(run(COLORS "--data /nowhere --steps 2"), 1);
     assert_says("images: --data /nowhere: there is no test*.bin, with or without .gz; expected the "
                 "directory of CIFAR-10's binary files");
     ck_assert_int_eq(run("images train --preset cifar10-small"), 2);

@@ -123,7 +123,7 @@ TEST(tokens_decode_to_their_text)
         counts[kind] = round_trip(&vocabulary, text, tokens);
         Sentence sentence = { "" };
         Vocabulary again;
-        ck_assert(vocabulary_save(&vocabulary, path_of("vocabulary"), &sentence));
+        ck_assert(vocabulary_save(&vocabulary, path_of("vocabulary")));
         ck_assert_msg(vocabulary_load(&again, path_of("vocabulary"), &sentence), "%s",
                       sentence.text);
         ck_assert_int_eq(again.count, vocabulary.count);
@@ -134,6 +134,28 @@ TEST(tokens_decode_to_their_text)
     ck_assert_int_eq(counts[TOKENS_BYTES], (int64_t)sizeof text - 1);
     ck_assert_int_eq(counts[TOKENS_CHARACTERS], (int64_t)sizeof text - 1 - 7);
     ck_assert_int_lt(counts[TOKENS_PAIRS], counts[TOKENS_CHARACTERS]);
+}
+
+static void assert_refuses(const char *vocabulary, const char *sentence)
+{
+    Vocabulary loaded;
+    Sentence found = { "" };
+    write_file("bad", vocabulary, strlen(vocabulary));
+    ck_assert_msg(!vocabulary_load(&loaded, path_of("bad"), &found), "%s", vocabulary);
+    ck_assert_msg(strstr(found.text, sentence) != NULL, "%s", found.text);
+}
+
+TEST(bad_vocabularies_are_refused)
+{
+    assert_refuses("tapegrad vocabulary bytes 300\n", "300 tokens, expected 256 to 256");
+    assert_refuses("tapegrad vocabulary bytes 255\n", "255 tokens, expected 256 to 256");
+    assert_refuses("tapegrad vocabulary pairs 258\n97 98\n97 98\n",
+                   "tokens before 257 join 97 and 98 too");
+    assert_refuses("tapegrad vocabulary pairs 257\n97 256\n", "item 1 of pairs is 256");
+    assert_refuses("tapegrad vocabulary pairs 257\n97 98\n97 99\n", "incomplete or too long");
+    assert_refuses("tapegrad vocabulary pairs 257\n97\n", "incomplete or too long");
+    assert_refuses("tapegrad vocabulary characters 2\n98\n97\n", "item 1 of characters is 97");
+    assert_refuses("tapegrad vocabulary words 2\n", "incomplete or too long");
 }
 
 /* -------------------------------------------------------------------------------------- streams */
@@ -460,11 +482,12 @@ TEST(errors_are_one_sentence)
     assert_fails(2, "expected --data DIR, with train.txt or train.txt.gz, or --train FILE\n",
                  "train");
     assert_fails(1, ": there is no train.txt, with or without .gz\n", "train --data /tmp/none");
-    assert_fails(1, "none: No such file or directory\n", "train --train @/none --valid @/words");
+    assert_fails(1, "none: cannot be read: No such file or directory\n",
+                 "train --train @/none --valid @/words");
     assert_fails(1, "empty is empty, expected a text\n", "train --train @/empty --valid @/words");
-    assert_fails(1, "damaged.gz: expected text, or gzipped text without damage: ",
+    assert_fails(1, "damaged.gz: expected gzipped data without damage, but zlib says: ",
                  "train --train @/damaged.gz --valid @/words");
-    assert_fails(1, " is not a regular file\n", "train --train @ --valid @/words");
+    assert_fails(1, " is a directory; expected a text\n", "train --train @ --valid @/words");
     assert_fails(2, "or valid.txt.gz, or --valid FILE, or --split X\n", "train --train @/words");
     assert_fails(2, "--context 128: expected fewer than the 1 tokens of the training text\n",
                  "train --train @/byte --valid @/words");
@@ -480,7 +503,7 @@ TEST(errors_are_one_sentence)
                  "train --data @ --vocabulary @/v258");
     assert_fails(1,
                  "words: expected a vocabulary, as language_model prepare writes it: it is no "
-                 "such file, or incomplete\n",
+                 "such file, incomplete or too long\n",
                  "train --data @ --tokens pairs --vocabulary @/words");
     assert_fails(1, "not_utf8: the bytes before position 4 are not UTF-8; expected --tokens bytes",
                  "train --train @/not_utf8 --valid @/words --tokens characters");
@@ -503,6 +526,25 @@ TEST(errors_are_one_sentence)
                  "--last-rate 0: expected without --optimizer schedule-free, which averages "
                  "instead\n",
                  "train --data @ --optimizer schedule-free --last-rate 0");
+    assert_fails(2, "--tokens bytes: expected characters or pairs\n",
+                 "prepare --data @ --tokens bytes --vocabulary @/v");
+    assert_fails(2, "unrecognized option '--valid'",
+                 "prepare --data @ --valid @/words --vocabulary @/v");
+    assert_fails(2, "train.txt, which is read\n", "prepare --data @ --vocabulary @/train.txt");
+    assert_fails(2, "--split 0.2: expected without --data ", "train --data @ --split 0.2");
+    assert_fails(2, "--split 0.2: expected without --valid ",
+                 "evaluate --load @/learned --train @/words --valid @/words --split 0.2");
+    for (int i = 0; i < 4; i++) {
+        static const char *const kinds[] = { "softmax", "unnormalized", "delta", "hybrid" };
+        char arguments[96], sentence[96];
+        snprintf(sentence, sizeof sentence,
+                 "--features relu: expected without --attention %s, which has none\n", kinds[i]);
+        snprintf(arguments, sizeof arguments, "train --data @ --attention %s --features relu",
+                 kinds[i]);
+        assert_fails(2, sentence, arguments);
+    }
+    assert_fails(2, "--beta2 0.9: expected without --evaluate, which trains nothing\n",
+                 "train --data @ --load @/learned --evaluate --beta2 0.9");
     assert_fails(2, "--optimizer sgd: expected adamw, radam, muon or schedule-free\n",
                  "train --data @ --optimizer sgd");
 }

@@ -118,7 +118,7 @@ TEST(normal_distribution_is_accurate)
     check_sweep(sweep_density, density, -13.1, 13.1, 3);
 }
 
-/* The neighbourhood of exp's overflow and underflow. */
+/* The neighborhood of exp's overflow and underflow. */
 TEST(exp_at_its_edges)
 {
 #ifndef TAPEGRAD_DOUBLE

@@ -46,7 +46,7 @@ static const Wrong of_copy_task[] = {
     { "--attention mean", "--attention mean: expected linear, softmax or lsh\n" },
     { "--device tpu", "--device tpu: expected auto, plain, cpu or cuda\n" },
     { "--preset slow", "--preset slow: expected quick or paper\n" },
-    { "--colour red", "unrecognized option '--colour'" },
+    { "--color red", "unrecognized option '--color'" },
     { "-xy", "copy_task: unrecognized option '-x'; --help lists all\n" },
     { "--quiet=1", "copy_task: unrecognized option '--quiet=1'; --help lists all\n" },
     { "--steps", "option '--steps' requires an argument" },

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -46,11 +45,11 @@ static const uint8_t *valid_images(void)
     return bytes;
 }
 
-static Idx read_valid(IdxKind kind)
+static Idx read_valid(void)
 {
     Idx idx;
     Sentence sentence;
-    ck_assert_msg(idx_read(path, kind, &idx, &sentence), "%s", sentence.text);
+    ck_assert_msg(idx_read(path, &idx, &sentence), "%s", sentence.text);
     return idx;
 }
 
@@ -67,20 +66,9 @@ static void assert_valid_images(Idx idx)
 TEST(images_plain_and_gzipped)
 {
     write_plain(path, valid_images(), HEADER + DATA);
-    assert_valid_images(read_valid(IDX_IMAGES));
+    assert_valid_images(read_valid());
     write_gzipped(path, "wb", valid_images(), HEADER + DATA);
-    assert_valid_images(read_valid(IDX_IMAGES));
-}
-
-TEST(labels)
-{
-    write_plain(path, LABELS_HEADER "\3\1\4\1\5\x9\2", 8 + 7);
-    Idx idx = read_valid(IDX_LABELS);
-    ck_assert_int_eq(idx.count, 7);
-    ck_assert_int_eq(idx.rows, 1);
-    ck_assert_int_eq(idx.columns, 1);
-    ck_assert_mem_eq(idx.bytes, "\3\1\4\1\5\x9\2", 7);
-    idx_free(&idx);
+    assert_valid_images(read_valid());
 }
 
 /* More than the reader's buffer, and no multiple of it: 5000 images of 28 x 28. */
@@ -97,7 +85,7 @@ TEST(many_images)
             write_gzipped(path, "wb", bytes, HEADER + data);
         else
             write_plain(path, bytes, HEADER + data);
-        Idx idx = read_valid(IDX_IMAGES);
+        Idx idx = read_valid();
         ck_assert_int_eq(idx.count, 5000);
         ck_assert_int_eq(idx.rows * idx.columns, 28 * 28);
         ck_assert(memcmp(idx.bytes, bytes + HEADER, data) == 0);
@@ -106,32 +94,24 @@ TEST(many_images)
     free(bytes);
 }
 
-/* The four names, with .gz and without; the name without is preferred. */
+/* Both names, with .gz and without; the name without is preferred. */
 TEST(mnist_by_its_names)
 {
-    static const char *const names[2][2] = {
-        [MNIST_TRAINING] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
-        [MNIST_TEST] = { "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte" },
-    };
-    uint8_t label = 1;
-    for (int i = 0; i < 4; i++, label++) {
-        MnistPart part = i % 2 ? MNIST_TEST : MNIST_TRAINING;
-        IdxKind kind = i / 2 ? IDX_LABELS : IDX_IMAGES;
-        uint8_t bytes[] = "\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\1 ", *data = bytes + 16;
-        if (kind == IDX_LABELS)
-            memcpy(bytes, "\0\0\x08\1\0\0\0\1 ", 9), data = bytes + 8;
+    static const char *const names[] = { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" };
+    for (int training = 0; training < 2; training++) {
+        uint8_t bytes[] = "\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\1 ";
         for (int gzipped = 1; gzipped >= 0; gzipped--) {
-            *data = (uint8_t)(2 * label + gzipped);
-            Text name = text("%s/%s%s", folder, names[part][i / 2], gzipped ? ".gz" : "");
+            bytes[16] = (uint8_t)(2 * training + gzipped);
+            Text name = text("%s/%s%s", folder, names[training], gzipped ? ".gz" : "");
             if (gzipped)
-                write_gzipped(name.text, "wb", bytes, (size_t)(data - bytes) + 1);
+                write_gzipped(name.text, "wb", bytes, 17);
             else
-                write_plain(name.text, bytes, (size_t)(data - bytes) + 1);
+                write_plain(name.text, bytes, 17);
             Idx idx;
             Sentence sentence;
-            ck_assert_msg(idx_read_mnist(folder, part, kind, &idx, &sentence), "%s", sentence.text);
+            ck_assert_msg(idx_read_mnist(folder, training, &idx, &sentence), "%s", sentence.text);
             ck_assert_int_eq(idx.count, 1);
-            ck_assert_int_eq(idx.bytes[0], 2 * label + gzipped);
+            ck_assert_int_eq(idx.bytes[0], 2 * training + gzipped);
             idx_free(&idx);
         }
     }
@@ -140,11 +120,11 @@ TEST(mnist_by_its_names)
 /* --------------------------------------------------------------------------------------- damage */
 
 /* Fails unless the file is refused with "PATH: " and this sentence, and idx is unchanged. */
-static void assert_refused(IdxKind kind, const char *expected)
+static void assert_refused(const char *expected)
 {
     Idx idx = { .count = 77 };
     Sentence sentence;
-    ck_assert_msg(!idx_read(path, kind, &idx, &sentence), "no error, expected \"%s\"", expected);
+    ck_assert_msg(!idx_read(path, &idx, &sentence), "no error, expected \"%s\"", expected);
     ck_assert_str_eq(sentence.text, text("%s: %s", path, expected).text);
     ck_assert_int_eq(idx.count, 77);
     ck_assert_ptr_null(idx.bytes);
@@ -154,49 +134,36 @@ static void assert_refused(IdxKind kind, const char *expected)
 #define SIZES(axes)                                                                                \
     "its sizes are " axes "; expected 1 or more each, and 4294967296 bytes in all at most"
 static const struct Damaged {
-    IdxKind kind;
     const char *bytes;
     size_t size;
     const char *sentence;
 } damaged[] = {
-    { IDX_IMAGES, BYTES(""), "is empty; expected an IDX file of images" },
-    { IDX_LABELS, BYTES(""), "is empty; expected an IDX file of labels" },
-    { IDX_IMAGES, BYTES("\0\0\x08"), "ends after 3 bytes; expected a header of 16" },
-    { IDX_LABELS, BYTES("\0\0\x08\1"), "ends after 4 bytes; expected a header of 8" },
-    { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0"), "ends after 7 bytes; expected a header of 8" },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0"),
-      "ends after 15 bytes; expected a header of 16" },
-    { IDX_IMAGES, BYTES("\x89PNG\r\n"),
-      "begins with 0x89504e47; expected 0x00000803, an IDX file of images" },
-    { IDX_IMAGES, BYTES(LABELS_HEADER "1234567"),
+    { BYTES(""), "is empty; expected an IDX file of images" },
+    { BYTES("\0\0\x08"), "ends after 3 bytes; expected a header of 16" },
+    { BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0"), "ends after 15 bytes; expected a header of 16" },
+    { BYTES("\x89PNG\r\n"), "begins with 0x89504e47; expected 0x00000803, an IDX file of images" },
+    { BYTES(LABELS_HEADER "1234567"),
       "begins with 0x00000801; expected 0x00000803, an IDX file of images" },
-    { IDX_LABELS, BYTES(IMAGES_HEADER),
-      "begins with 0x00000803; expected 0x00000801, an IDX file of labels" },
-    { IDX_IMAGES, BYTES("\3\x08\0\0\3\0\0\0\2\0\0\0\5\0\0\0"),
+    { BYTES("\3\x08\0\0\3\0\0\0\2\0\0\0\5\0\0\0"),
       "begins with 0x03080000; expected 0x00000803, an IDX file of images" },
-    { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0\0"), SIZES("0 x 1 x 1") },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\0\0\0\0\1"), SIZES("1 x 0 x 1") },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\xff\xff\xff\xff\0\0\0\x1c\0\0\0\x1c"),
-      SIZES("4294967295 x 28 x 28") },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+    { BYTES("\0\0\x08\3\0\0\0\1\0\0\0\0\0\0\0\1"), SIZES("1 x 0 x 1") },
+    { BYTES("\0\0\x08\3\xff\xff\xff\xff\0\0\0\x1c\0\0\0\x1c"), SIZES("4294967295 x 28 x 28") },
+    { BYTES("\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
       SIZES("4294967295 x 4294967295 x 4294967295") },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\x80\0\0\0\x80\0\0\0\0\0\0\4"),
-      SIZES("2147483648 x 2147483648 x 4") },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2x"),
+    { BYTES("\0\0\x08\3\x80\0\0\0\x80\0\0\0\0\0\0\4"), SIZES("2147483648 x 2147483648 x 4") },
+    { BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2x"),
       "its data end after 1 bytes; expected 2 by its header" },
-    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2xyz"),
+    { BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2xyz"),
       "continues after its data; expected 2 bytes of data by its header" },
-    { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0\1xy"),
-      "continues after its data; expected 1 bytes of data by its header" },
 };
 
 TEST(damage_is_named)
 {
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         write_plain(path, damaged[i].bytes, damaged[i].size);
-        assert_refused(damaged[i].kind, damaged[i].sentence);
+        assert_refused(damaged[i].sentence);
         write_gzipped(path, "wb", damaged[i].bytes, damaged[i].size);
-        assert_refused(damaged[i].kind, damaged[i].sentence);
+        assert_refused(damaged[i].sentence);
     }
 }
 
@@ -214,7 +181,7 @@ TEST(claimed_sizes_allocate_nothing)
     limit =
         (struct rlimit){ (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 20), old.rlim_max };
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
-    assert_refused(IDX_IMAGES, "its data end after 1 bytes; expected 4294967295 by its header");
+    assert_refused("its data end after 1 bytes; expected 4294967295 by its header");
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &old), 0);
 }
 
@@ -226,53 +193,53 @@ TEST(gzip_damage_is_named)
     uint8_t *bytes = read_plain(path, &size);
     bytes[size - 8] ^= 1; /* first byte of the checksum; the length follows */
     write_plain(path, bytes, size);
-    assert_refused(IDX_IMAGES, ZLIB_SAYS "incorrect data check");
+    assert_refused(ZLIB_SAYS "incorrect data check");
     bytes[size - 8] ^= 1;
     bytes[size - 4] ^= 1;
     write_plain(path, bytes, size);
-    assert_refused(IDX_IMAGES, ZLIB_SAYS "incorrect length check");
+    assert_refused(ZLIB_SAYS "incorrect length check");
     bytes[size - 4] ^= 1;
     bytes[2] = 9; /* the method, which is always 8 */
     write_plain(path, bytes, size);
-    assert_refused(IDX_IMAGES, ZLIB_SAYS "unknown compression method");
+    assert_refused(ZLIB_SAYS "unknown compression method");
     bytes[2] = 8;
     write_plain(path, bytes, size - 1);
-    assert_refused(IDX_IMAGES, ZLIB_SAYS "unexpected end of file");
+    assert_refused(ZLIB_SAYS "unexpected end of file");
     write_plain(path, bytes, size);
     write_gzipped(path, "ab", "more", 4);
-    assert_refused(IDX_IMAGES, "continues after its data; expected 30 bytes of data by its header");
+    assert_refused("continues after its data; expected 30 bytes of data by its header");
     free(bytes);
 }
 
 #define OTHER_NAMES                                                                                \
     ", with or without .gz; expected the directory of the MNIST database of handwritten digits "   \
-    "(LeCun, Cortes and Burges), whose files are usually named train-images-idx3-ubyte, "          \
-    "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
+    "(LeCun, Cortes and Burges), whose files of images are usually named "                         \
+    "train-images-idx3-ubyte and t10k-images-idx3-ubyte"
 TEST(missing_files_are_named)
 {
     Idx idx;
     Sentence sentence;
-    ck_assert(!idx_read_mnist(folder, MNIST_TRAINING, IDX_IMAGES, &idx, &sentence));
+    ck_assert(!idx_read_mnist(folder, true, &idx, &sentence));
     ck_assert_str_eq(sentence.text,
                      text("%s: there is no train-images-idx3-ubyte%s", folder, OTHER_NAMES).text);
-    ck_assert(!idx_read_mnist("/none", MNIST_TEST, IDX_LABELS, &idx, &sentence));
+    ck_assert(!idx_read_mnist("/none", false, &idx, &sentence));
     ck_assert_str_eq(sentence.text,
-                     text("/none: there is no t10k-labels-idx1-ubyte%s", OTHER_NAMES).text);
+                     text("/none: there is no t10k-images-idx3-ubyte%s", OTHER_NAMES).text);
 }
 
 TEST(special_files_are_named)
 {
     snprintf(path, sizeof path, "%s/t10k-images-idx3-ubyte", folder);
-    assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(ENOENT)).text);
+    assert_refused(text("cannot be read: %s", strerror(ENOENT)).text);
     ck_assert_int_eq(mkdir(path, 0700), 0);
-    assert_refused(IDX_IMAGES, "is a directory; expected an IDX file");
+    assert_refused("is a directory; expected an IDX file");
     Idx idx;
     Sentence sentence;
-    ck_assert(!idx_read_mnist(folder, MNIST_TEST, IDX_IMAGES, &idx, &sentence));
+    ck_assert(!idx_read_mnist(folder, false, &idx, &sentence));
     ck_assert_str_eq(sentence.text, text("%s: is a directory; expected an IDX file", path).text);
     ck_assert_int_eq(rmdir(path), 0);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
-    assert_refused(IDX_IMAGES, "is not a regular file; expected an IDX file");
+    assert_refused("is not a regular file; expected an IDX file");
     ck_assert_int_eq(unlink(path), 0);
 
     /* The superuser may read anything, and drops its rights for this. */
@@ -281,7 +248,7 @@ TEST(special_files_are_named)
     ck_assert_int_eq(chmod(path, 0), 0);
     ck_assert_int_eq(chmod(folder, 0755), 0);
     ck_assert(user != 0 || seteuid(65534) == 0);
-    assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(EACCES)).text);
+    assert_refused(text("cannot be read: %s", strerror(EACCES)).text);
     ck_assert(user != 0 || seteuid(user) == 0);
 }
 
@@ -298,7 +265,7 @@ TEST(every_truncation_is_refused)
             write_plain(path, bytes, length);
             Idx idx;
             Sentence sentence;
-            ck_assert_msg(!idx_read(path, IDX_IMAGES, &idx, &sentence),
+            ck_assert_msg(!idx_read(path, &idx, &sentence),
                           "the first %zu of %zu bytes were accepted", length, size);
             ck_assert_ptr_nonnull(strstr(sentence.text, path));
         }
@@ -335,7 +302,7 @@ TEST(mutations_of_gzipped_files_are_found)
         write_mutated(&random, valid, size);
         Idx idx;
         Sentence sentence;
-        if (idx_read(path, IDX_IMAGES, &idx, &sentence)) {
+        if (idx_read(path, &idx, &sentence)) {
             assert_valid_images(idx);
             accepted++;
         } else {
@@ -356,7 +323,7 @@ TEST(mutations_of_plain_files_are_survived)
         write_mutated(&random, valid_images(), HEADER + DATA);
         Idx idx;
         Sentence sentence;
-        if (idx_read(path, IDX_IMAGES, &idx, &sentence)) {
+        if (idx_read(path, &idx, &sentence)) {
             size_t size;
             uint8_t *bytes = read_plain(path, &size);
             ck_assert_uint_eq(size, (size_t)(HEADER + idx.count * idx.rows * idx.columns));
@@ -394,7 +361,6 @@ static void assert_cifar10(bool training, int first, int count)
     ck_assert_msg(cifar10_read(folder, training, &images, &sentence), "%s", sentence.text);
     ck_assert_int_eq(images.count, count);
     for (int i = 0; i < count; i++) {
-        ck_assert_int_eq(images.labels[i], (first + i) % 10);
         for (int k = 0; k < CIFAR10_BYTES; k++)
             ck_assert_int_eq(images.bytes[i * CIFAR10_BYTES + k],
                              (uint8_t)(first + i + k % 3 * 100 + k / 3 % 7));
@@ -484,7 +450,7 @@ TEST(missing_files_of_cifar10_are_named)
 
 /* ------------------------------------------------------------------------------------------ PNG */
 
-/* The grey bytes of a PNG; the caller frees them. */
+/* The gray bytes of a PNG; the caller frees them. */
 static uint8_t *read_png(int64_t height, int64_t width, int64_t channels)
 {
     png_image image = { .version = PNG_IMAGE_VERSION };
@@ -565,29 +531,6 @@ TEST(pictures_may_be_read_by_others)
     umask(old);
 }
 
-/* The error of file systems that refuse permissions; 0: none. */
-static int fchmod_error, refusals;
-
-int fchmod(int descriptor, mode_t mode)
-{
-    if (!fchmod_error)
-        return (int)syscall(SYS_fchmod, descriptor, mode);
-    refusals++;
-    errno = fchmod_error;
-    return -1;
-}
-
-TEST(file_systems_that_refuse_permissions_are_no_error)
-{
-    static const int refused[] = { EPERM, ENOSYS, EOPNOTSUPP };
-    for (int i = 0; i < 3; i++) {
-        fchmod_error = refused[i];
-        check_grid((ImageGrid){ 1, i + 1, 3, 4, 1, noise(), .scale = 1 });
-        ck_assert_int_eq(refusals, i + 1);
-    }
-    ck_assert_int_eq(files_in_folder(false), 1);
-}
-
 /* A path without a directory. */
 TEST(a_picture_replaces_an_older_one)
 {
@@ -609,9 +552,12 @@ TEST(pictures_that_cannot_be_written)
     snprintf(path, sizeof path, "%s/none/picture.png", folder);
     ImageGrid small = { 1, 1, 2, 2, 1, noise(), .scale = 1 };
     assert_picture_refused(
-        small, text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
+        small, text("tensor_file_write: %s: cannot create a temporary file beside it: %s", path,
+                    strerror(ENOENT))
+                   .text);
     snprintf(path, sizeof path, "%s", folder);
-    assert_picture_refused(small, "it exists and is not a regular file");
+    assert_picture_refused(
+        small, text("tensor_file_write: %s: it exists and is not a regular file", path).text);
     ck_assert_int_eq(files_in_folder(false), 0);
 }
 
@@ -626,8 +572,9 @@ TEST(failing_write_leaves_the_old_picture)
     limit = (struct rlimit){ .rlim_cur = 4096, .rlim_max = old.rlim_max };
     signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    assert_picture_refused((ImageGrid){ 1, 1, 100, 100, 1, noise(), .scale = 1 },
-                           text("cannot write: %s", strerror(EFBIG)).text);
+    assert_picture_refused(
+        (ImageGrid){ 1, 1, 100, 100, 1, noise(), .scale = 1 },
+        text("tensor_file_write: %s: cannot write: %s", path, strerror(EFBIG)).text);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
     uint8_t *new_bytes = read_plain(path, &after);
     ck_assert_uint_eq(before, after);

@@ -81,11 +81,11 @@ TEST(streams_from_names)
     ck_assert_uint_eq(random_stream("foobar"), 0x85944171f73967e8);
 }
 
-static double moment(const Real *x, int64_t count, double centre, int power)
+static double moment(const Real *x, int64_t count, double center, int power)
 {
     double sum = 0;
     for (int64_t i = 0; i < count; i++)
-        sum += pow((double)x[i] - centre, power);
+        sum += pow((double)x[i] - center, power);
     return sum / (double)count;
 }
 

@@ -357,18 +357,18 @@ static void check_stream(const char *model, const char *attention)
     const SpeechOptions options = options_of(model, attention, "yes");
     Utterance utterance = noise();
     Params *params = params_new(test_device(), 1);
-    Recogniser recogniser = { .options = &options,
+    Recognizer recognizer = { .options = &options,
                               .params = params,
                               .tape = tape_new(test_device()),
                               .bank = filter_bank_new(),
                               .model = model_new(params, &options, FRAMES) };
-    tape_set_recording(recogniser.tape, false);
-    tape_set_training(recogniser.tape, false);
-    Batch batch = batch_new(&options, recogniser.bank, &utterance, 1);
+    tape_set_recording(recognizer.tape, false);
+    tape_set_training(recognizer.tape, false);
+    Batch batch = batch_new(&options, recognizer.bank, &utterance, 1);
     Tensor *lengths;
-    Real *logits = test_values(model_forward(recogniser.tape, &recogniser.model, &batch, &lengths));
-    tape_reset(recogniser.tape);
-    Stream stream = stream_new(&recogniser, batch.positions);
+    Real *logits = test_values(model_forward(recognizer.tape, &recognizer.model, &batch, &lengths));
+    tape_reset(recognizer.tape);
+    Stream stream = stream_new(&recognizer, batch.positions);
     int64_t position = 0;
     for (int64_t i = 0; i < SOUND || position < batch.positions; i += HOP) {
         const int64_t left = SOUND - i;
@@ -384,9 +384,9 @@ static void check_stream(const char *model, const char *attention)
     ck_assert_int_eq(position, batch.positions);
     stream_free(&stream);
     batch_free(&batch);
-    tape_free(recogniser.tape);
+    tape_free(recognizer.tape);
     params_free(params);
-    filter_bank_free(recogniser.bank);
+    filter_bank_free(recognizer.bank);
 }
 
 TEST(streamed_logits_are_the_forward_pass)
@@ -529,7 +529,7 @@ TEST(strings_have_digits_of_the_options)
 #define LEARNS                                                                                     \
     TINY "--head-dim 16 --feed-forward 64 --clip 1 --quiet --learning-rate 0.02 --patience 1000 "
 
-/* The model that linear attention learns then evaluates and recognises. */
+/* The model that linear attention learns then evaluates and recognizes. */
 TEST(learns_evaluates_and_recognizes)
 {
     assert_runs(LEARNS "--steps 200 --save @/learned.safetensors");
@@ -548,7 +548,7 @@ TEST(learns_evaluates_and_recognizes)
     ck_assert_msg(error < 10, "%s", output);
 
     write_385();
-    assert_runs("speech recognise @/385.wav --load @/learned.safetensors --threads 2 %s",
+    assert_runs("speech recognize @/385.wav --load @/learned.safetensors --threads 2 %s",
                 draws() ? "--plot @/385.png" : "");
     assert_says("digits   3 8 5\nphonemes TH R IY EY T F AY V\n");
     ck_assert_double_eq_tol(strtod(strstr(output, "  start    end\n") + 15, NULL), 0.25, 0.1);
@@ -573,7 +573,7 @@ TEST(every_model_learns)
     ck_assert_msg(number_after("validation_error=") < 50, "lstm: %s", output);
 }
 
-/* The phonemes of a stream are those of recognise, with the digits after their last phoneme. */
+/* The phonemes of a stream are those of recognize, with the digits after their last phoneme. */
 TEST(stream_prints_digits_as_it_hears_them)
 {
     write_385();
@@ -644,8 +644,19 @@ TEST(digital_silence_is_recognized)
     const double samples[RATE] = { 0 };
     write_sound("silence.wav", plain, samples, RATE);
     assert_runs(TINY "--steps 1 --quiet --save @/one.safetensors");
-    assert_runs("speech recognise @/silence.wav --load @/one.safetensors --threads 2");
+    assert_runs("speech recognize @/silence.wav --load @/one.safetensors --threads 2");
     assert_says("\nphonemes");
+}
+
+TEST(missing_gnuplot_is_reported)
+{
+    char old[4096];
+    snprintf(old, sizeof old, "%s", getenv("PATH"));
+    setenv("PATH", directory, 1);
+    const int status = run("speech features @/recordings/7_a_0.wav --plot @/7.svg");
+    setenv("PATH", old, 1);
+    ck_assert_int_eq(status, 1);
+    assert_says("gnuplot, which draws it, was not found; install gnuplot-nox or omit --plot\n");
 }
 
 TEST(spectrogram_is_an_svg)
@@ -705,9 +716,9 @@ static const struct {
     const char *arguments, *sentence;
 } bad_options[] = {
     { "",
-      "speech: no command: expected features, train, evaluate, recognise or stream; see --help\n" },
+      "speech: no command: expected features, train, evaluate, recognize or stream; see --help\n" },
     { "listen",
-      "speech: listen: expected features, train, evaluate, recognise or stream; see --help\n" },
+      "speech: listen: expected features, train, evaluate, recognize or stream; see --help\n" },
     { "train --attention causal", "--attention causal: expected linear, softmax or lsh\n" },
     { "train --model gru", "speech: --model gru: expected transformer or lstm\n" },
     { "train --split mine", "speech: --split mine: expected standard or speaker\n" },
@@ -722,13 +733,13 @@ static const struct {
       "speech: --min-digits 11: expected at most --max-digits 10\n" },
     { "evaluate", "speech: expected --load FILE, a checkpoint of speech train\n" },
     { "evaluate --layers 2", "unrecognized option '--layers'" },
-    { "recognise", "speech: expected a sound file: speech recognise FILE; --help lists" },
-    { "recognise --beam 2 a.wav", "speech: expected --load FILE, a checkpoint of" },
-    { "recognise a.wav --load a --plot b.jpg",
+    { "recognize", "speech: expected a sound file: speech recognize FILE; --help lists" },
+    { "recognize --beam 2 a.wav", "speech: expected --load FILE, a checkpoint of" },
+    { "recognize a.wav --load a --plot b.jpg",
       "speech: --plot b.jpg: expected a file name without control characters that ends in .png "
       "or .svg\n" },
     { "features a.png --plot a.png", "--plot a.png: expected another file than the argument" },
-    { "recognise a.wav", "speech: expected --load FILE, a checkpoint of speech train\n" },
+    { "recognize a.wav", "speech: expected --load FILE, a checkpoint of speech train\n" },
     { "stream", "speech: expected a sound file: speech stream FILE; --help lists" },
     { "stream a.wav", "speech: expected --load FILE, a checkpoint of speech train\n" },
     { "train --causal maybe", "speech: --causal maybe: expected no or yes\n" },
@@ -743,8 +754,8 @@ TEST(bad_options_are_reported)
         assert_says(bad_options[i].sentence);
     }
     assert_runs("speech --help");
-    assert_says("speech recognise ");
-    static const char *const commands[] = { "train", "evaluate", "recognise", "stream",
+    assert_says("speech recognize ");
+    static const char *const commands[] = { "train", "evaluate", "recognize", "stream",
                                             "features" };
     for (int i = 0; i < 5; i++) {
         assert_runs("speech %s --help", commands[i]);

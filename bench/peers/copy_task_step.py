@@ -5,8 +5,8 @@ positions; 4 post-norm layers of causal attention (8 heads of 32; --attention: c
 PyTorch operations, linear by the masked product, PyTorch's softmax, or linear attention of another
 library, see linear.py) and a feed-forward network of 1024; a final norm; cross entropy over 11
 symbols; RAdam. Modes:
-  eager    operation by operation, with the optimiser's fused-loop (foreach) step
-  compile  forward, backward and the optimiser's step by torch.compile, on a GPU with
+  eager    operation by operation, with the optimizer's fused-loop (foreach) step
+  compile  forward, backward and the optimizer's step by torch.compile, on a GPU with
            mode="reduce-overhead"
   graph    the whole step of eager operations captured once as a CUDA graph and replayed
 One JSON line per mode and precision; a failed case has its error in the line. `loss`, of the tenth

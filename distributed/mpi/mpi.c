@@ -155,11 +155,11 @@ static void reduce_scatter(void *context, Real *buffer, const int64_t *offsets)
 /* --------------------------------------------------------------------------- between GPUs: NCCL */
 
 /* The ranks of this machine, and how many they are. */
-static MPI_Comm split_machine(int *neighbours)
+static MPI_Comm split_machine(int *neighbors)
 {
     MPI_Comm machine;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
-    MPI_Comm_size(machine, neighbours);
+    MPI_Comm_size(machine, neighbors);
     return machine;
 }
 
@@ -179,14 +179,14 @@ static int first_sharing(const char (*buses)[BUS_BYTES], int ranks)
 /* NCCL refuses ranks that share a GPU, with a sentence that does not say so. */
 static void share_id(ncclUniqueId *id, int device)
 {
-    int neighbours, own;
-    MPI_Comm machine = split_machine(&neighbours);
+    int neighbors, own;
+    MPI_Comm machine = split_machine(&neighbors);
     MPI_Comm_rank(machine, &own);
-    char(*buses)[BUS_BYTES] = allocate((size_t)neighbours * sizeof *buses);
+    char(*buses)[BUS_BYTES] = allocate((size_t)neighbors * sizeof *buses);
     memset(buses[own], 0, sizeof *buses);
     cudaDeviceGetPCIBusId(buses[own], BUS_BYTES, device);
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buses, BUS_BYTES, MPI_CHAR, machine);
-    if (first_sharing((const char(*)[BUS_BYTES])buses, neighbours) == own) {
+    if (first_sharing((const char(*)[BUS_BYTES])buses, neighbors) == own) {
         fprintf(stderr,
                 "rank %d of %d: it shares GPU %s with another rank, which NCCL refuses: start one "
                 "rank per GPU, or set TAPEGRAD_NCCL=no to exchange through host memory\n",
@@ -265,10 +265,10 @@ static void report_processors(void *context, int threads)
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed))
         CPU_ZERO(&allowed); /* more processors than the set has bits: none is counted */
-    int neighbours, own = CPU_COUNT(&allowed), all;
+    int neighbors, own = CPU_COUNT(&allowed), all;
     const int rank = rank_of(context);
     cpu_set_t together;
-    MPI_Comm machine = split_machine(&neighbours);
+    MPI_Comm machine = split_machine(&neighbors);
     MPI_Allreduce(&allowed, &together, (int)sizeof allowed, MPI_BYTE, MPI_BOR, machine);
     MPI_Comm_free(&machine);
     all = CPU_COUNT(&together);
@@ -280,16 +280,16 @@ static void report_processors(void *context, int threads)
                 "rank %d: %d threads on %d processors: start it by mpirun --bind-to none, or with "
                 "OMP_NUM_THREADS=%d\n",
                 rank, threads, own, own);
-    else if (rank == 0 && neighbours * threads > all)
+    else if (rank == 0 && neighbors * threads > all)
         fprintf(stderr,
                 "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start "
                 "fewer\n",
-                neighbours, threads, all, all > neighbours ? all / neighbours : 1);
+                neighbors, threads, all, all > neighbors ? all / neighbors : 1);
     else if (rank == 0 && own == 1 && all < online && !getenv("OMP_NUM_THREADS"))
         fprintf(stderr,
                 "%d ranks of one thread on %d of %ld processors: to use all, start it by mpirun "
                 "--bind-to none with OMP_NUM_THREADS=%ld\n",
-                neighbours, all, online, online / neighbours);
+                neighbors, all, online, online / neighbors);
 }
 
 /* --------------------------------------------------------------------------------------- groups */
@@ -343,8 +343,8 @@ void dist_start(void)
     if (!done)
         MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     check_ranks(launched);
-    int neighbours;
-    MPI_Comm machine = split_machine(&neighbours);
+    int neighbors;
+    MPI_Comm machine = split_machine(&neighbors);
     world = MPI_COMM_WORLD;
     DistTransport transport = transport_of(&world);
     MPI_Comm_rank(machine, &transport.local);

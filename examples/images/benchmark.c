@@ -78,7 +78,7 @@ static double seconds_of(const Trial *trial)
 {
     const bool linear = trial->method->state && strcmp(trial->method->attention, "softmax") != 0;
     Generator *generator = generator_new(trial->model, trial->device, config_of(trial));
-    seconds_from_start(trial, generator, at_most(3, trial->pixels)); /* allocates, captures */
+    seconds_from_start(trial, generator, min_count(3, trial->pixels)); /* allocates, captures */
     if (!trial->method->state)
         seconds_at(trial, generator, trial->pixels - 1); /* allocates the most */
     double seconds = 0;
@@ -96,9 +96,9 @@ static double seconds_of(const Trial *trial)
 static bool is_the_papers(const ImagesOptions *options)
 {
     const TrainingOptions *o = &options->common;
-    const bool colour = images_channels(options) > 1;
-    const int64_t side = colour ? 32 : 28;
-    return o->layers == (colour ? 16 : 8) && o->heads == 8 && o->head_dim == 32 &&
+    const bool color = images_channels(options) > 1;
+    const int64_t side = color ? 32 : 28;
+    return o->layers == (color ? 16 : 8) && o->heads == 8 && o->head_dim == 32 &&
            o->feed_forward == 1024 && options->logistics == 10 && options->rows == side &&
            options->columns == side && !images_have_sines(options);
 }
@@ -132,7 +132,7 @@ static void print_row(const Trial *trial, double seconds, FILE *csv)
 static void measure(Trial trial, FILE *csv)
 {
     int64_t pixels = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
-    trial.measured = pixels ? at_most(pixels, trial.pixels) : trial.pixels;
+    trial.measured = pixels ? min_count(pixels, trial.pixels) : trial.pixels;
     trial.drawn = allocate(trial.images * trial.model->pixels, sizeof(int32_t));
     print_row(&trial, seconds_of(&trial) * (double)trial.pixels / (double)trial.measured, csv);
     free(trial.drawn);
@@ -169,10 +169,22 @@ static FILE *open_csv(const char *path)
     return csv;
 }
 
+/* --features is of methods that have them. */
+static void check_method(const ImagesOptions *options, const Given *given)
+{
+    static const char *const of_linear[] = { "features", NULL };
+    char what[64];
+    snprintf(what, sizeof what, "--method %s, which has none", options->method);
+    if (strcmp(options->method, "all") && strcmp(options->method, "linear") &&
+        strcmp(options->method, "decay"))
+        options_refuse(given, of_linear, what);
+}
+
 int images_benchmark(int argc, char **argv)
 {
     ImagesOptions options;
-    options_parse(&images_benchmark_command, argc, argv, &options);
+    const Given given = options_parse(&images_benchmark_command, argc, argv, &options);
+    check_method(&options, &given);
     option_check_file("csv", options.csv);
     FILE *csv = open_csv(options.csv);
     Device *device = training_device(&options.common);

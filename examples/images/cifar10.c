@@ -5,7 +5,7 @@
  *   1024 bytes    the green values
  *   1024 bytes    the blue values */
 #include "examples/images/cifar10.h"
-#include "examples/images/reader.h"
+#include "examples/shared/gzip/reader.h"
 
 #include <glob.h>
 #include <stdlib.h>
@@ -18,19 +18,16 @@ static bool append(const Reader *reader, const uint8_t *record, Cifar10 *images,
 {
     if (images->count == *capacity) {
         const int64_t larger = *capacity ? 2 * *capacity : 1024;
-        uint8_t *labels = realloc(images->labels, (size_t)larger);
-        images->labels = labels ? labels : images->labels;
-        uint8_t *bytes = labels ? realloc(images->bytes, (size_t)(larger * CIFAR10_BYTES)) : NULL;
+        uint8_t *bytes = realloc(images->bytes, (size_t)(larger * CIFAR10_BYTES));
         images->bytes = bytes ? bytes : images->bytes;
         if (!bytes)
             return sentence_write(reader->sentence, "%s: memory is exhausted at %lld images",
                                   reader->path, (long long)larger);
         *capacity = larger;
     }
-    uint8_t *to = images->bytes + images->count * CIFAR10_BYTES;
+    uint8_t *to = images->bytes + images->count++ * CIFAR10_BYTES;
     for (int i = 0; i < CIFAR10_BYTES; i++)
         to[i] = record[1 + i % CIFAR10_CHANNELS * PLANE + i / CIFAR10_CHANNELS];
-    images->labels[images->count++] = record[0];
     return true;
 }
 
@@ -127,7 +124,6 @@ bool cifar10_read(const char *directory, bool training, Cifar10 *images, Sentenc
 
 void cifar10_free(Cifar10 *images)
 {
-    free(images->labels);
     free(images->bytes);
     *images = (Cifar10){ 0 };
 }

@@ -11,8 +11,7 @@ enum { CIFAR10_BYTES = CIFAR10_SIDE * CIFAR10_SIDE * CIFAR10_CHANNELS }; /* of a
 
 typedef struct Cifar10 {
     int64_t count;
-    uint8_t *labels; /* [count] */
-    uint8_t *bytes;  /* [count, row, column, channel]: red, green, blue */
+    uint8_t *bytes; /* [count, row, column, channel]: red, green, blue */
 } Cifar10;
 
 /* Reads the training images, data_batch_*.bin or train*.bin, or the test images, test*.bin, of a

@@ -5,16 +5,15 @@
 
 #include <stdlib.h>
 
-int64_t at_most(int64_t count, int64_t most)
+int64_t min_count(int64_t a, int64_t b)
 {
-    return count < most ? count : most;
+    return a < b ? a : b;
 }
 
 static bool read_mnist(const char *directory, bool training, Images *images, Sentence *sentence)
 {
     Idx idx;
-    if (!idx_read_mnist(directory, training ? MNIST_TRAINING : MNIST_TEST, IDX_IMAGES, &idx,
-                        sentence))
+    if (!idx_read_mnist(directory, training, &idx, sentence))
         return false;
     *images = (Images){ idx.count, idx.rows, idx.columns, 1, idx.bytes };
     return true;
@@ -25,7 +24,6 @@ static bool read_cifar10(const char *directory, bool training, Images *images, S
     Cifar10 all;
     if (!cifar10_read(directory, training, &all, sentence))
         return false;
-    free(all.labels);
     *images = (Images){ all.count, CIFAR10_SIDE, CIFAR10_SIDE, CIFAR10_CHANNELS, all.bytes };
     return true;
 }
@@ -34,8 +32,8 @@ Images images_read(const ImagesOptions *options, bool training)
 {
     Images images;
     Sentence sentence;
-    const bool colour = images_channels(options) == CIFAR10_CHANNELS;
-    if (!(colour ? read_cifar10 : read_mnist)(options->data, training, &images, &sentence))
+    const bool color = images_channels(options) == CIFAR10_CHANNELS;
+    if (!(color ? read_cifar10 : read_mnist)(options->data, training, &images, &sentence))
         fail(EXIT_FAILURE, "--data %s", sentence.text);
     if (images.rows != options->rows || images.columns != options->columns)
         fail(EXIT_FAILURE,

@@ -1,5 +1,5 @@
-/* Images as sequences of bytes, row by row: the inputs and targets of the model. A pixel of a grey
- * image is one byte, of a colour image three, red, green and blue: `pixels` are bytes of an
+/* Images as sequences of bytes, row by row: the inputs and targets of the model. A pixel of a gray
+ * image is one byte, of a color image three, red, green and blue: `pixels` are bytes of an
  * image. */
 #ifndef TAPEGRAD_IMAGES_DATA_H
 #define TAPEGRAD_IMAGES_DATA_H
@@ -9,7 +9,7 @@
 /* A token is a byte's value, 0 to 255, or START, the input of the first position. */
 enum { START = 256, SYMBOLS = 257 };
 
-int64_t at_most(int64_t count, int64_t most);
+int64_t min_count(int64_t a, int64_t b);
 
 typedef struct Images {
     int64_t count, rows, columns, channels;

@@ -14,7 +14,7 @@ static double bits_per_dimension(const ImagesOptions *options, const Model *mode
     const int64_t given = images_upper_half(options);
     double nats = 0, rest = 0, part;
     for (int64_t first = 0; first < count; first += options->at_once) {
-        const int64_t size = at_most(count - first, options->at_once);
+        const int64_t size = min_count(count - first, options->at_once);
         Generator *generator = generator_new(model, device, generator_config(options, size));
         nats += (double)size *
                 generator_score(generator, test->bytes + first * model->pixels, given, &part);
@@ -37,7 +37,7 @@ int images_evaluate(int argc, char **argv)
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_load(params, &options);
     Images test = images_read(&options, false);
-    const int64_t count = at_most(test.count, options.test_images);
+    const int64_t count = min_count(test.count, options.test_images);
     const double start = now();
     double lower;
     const double bits = bits_per_dimension(&options, &model, device, &test, count, &lower);

@@ -6,59 +6,58 @@
  *
  * Numbers are big-endian. */
 #include "examples/images/idx.h"
-#include "examples/images/reader.h"
+#include "examples/shared/gzip/reader.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A header that promises more data than this is damaged. */
 #define LARGEST_DATA ((int64_t)1 << 32)
-enum { FIRST_CAPACITY = 1 << 20 };
+enum { AXES = 3, HEADER = 4 + 4 * AXES, FIRST_CAPACITY = 1 << 20 };
 
 static uint32_t big_endian(const uint8_t *bytes)
 {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-static bool ends_in_header(const Reader *reader, IdxKind kind, int64_t bytes)
+static bool ends_in_header(const Reader *reader, int64_t bytes)
 {
     return sentence_write(reader->sentence, "%s: ends after %lld bytes; expected a header of %d",
-                          reader->path, (long long)bytes, 4 + 4 * (int)kind);
+                          reader->path, (long long)bytes, HEADER);
 }
 
-static bool read_magic(const Reader *reader, IdxKind kind)
+static bool read_magic(const Reader *reader)
 {
     uint8_t bytes[4];
     int64_t got = reader_bytes(reader, bytes, 4);
     if (got < 0)
         return false;
-    const char *what = kind == IDX_IMAGES ? "images" : "labels";
     if (got == 0)
-        return sentence_write(reader->sentence, "%s: is empty; expected an IDX file of %s",
-                              reader->path, what);
+        return sentence_write(reader->sentence, "%s: is empty; expected an IDX file of images",
+                              reader->path);
     if (got < 4)
-        return ends_in_header(reader, kind, got);
-    uint32_t magic = big_endian(bytes), expected = 0x800 | (uint32_t)kind;
+        return ends_in_header(reader, got);
+    uint32_t magic = big_endian(bytes), expected = 0x800 | AXES;
     return magic == expected ||
            sentence_write(reader->sentence,
-                          "%s: begins with 0x%08x; expected 0x%08x, an IDX file of %s",
-                          reader->path, magic, expected, what);
+                          "%s: begins with 0x%08x; expected 0x%08x, an IDX file of images",
+                          reader->path, magic, expected);
 }
 
-/* Reads the sizes of the axes; missing axes have size 1. Returns the number of data bytes that the
+/* Reads the sizes of the axes. Returns the number of data bytes that the
  * sizes imply, or -1. */
-static int64_t read_sizes(const Reader *reader, IdxKind kind, int64_t size[3])
+static int64_t read_sizes(const Reader *reader, int64_t size[AXES])
 {
-    uint8_t bytes[12];
-    int64_t got = reader_bytes(reader, bytes, 4 * (int)kind), total = 1;
+    uint8_t bytes[4 * AXES];
+    int64_t got = reader_bytes(reader, bytes, 4 * AXES), total = 1;
     if (got < 0)
         return -1;
-    if (got < 4 * (int)kind) {
-        ends_in_header(reader, kind, 4 + got);
+    if (got < 4 * AXES) {
+        ends_in_header(reader, 4 + got);
         return -1;
     }
-    for (int axis = 0; axis < 3; axis++) {
-        size[axis] = axis < (int)kind ? big_endian(bytes + 4 * axis) : 1;
+    for (int axis = 0; axis < AXES; axis++) {
+        size[axis] = big_endian(bytes + 4 * axis);
         total = size[axis] > 0 && total <= LARGEST_DATA / size[axis] ? total * size[axis] : 0;
     }
     if (total > 0)
@@ -110,10 +109,10 @@ static bool read_end(const Reader *reader, int64_t total)
     return got == 0;
 }
 
-static bool read_all(const Reader *reader, IdxKind kind, Idx *idx)
+static bool read_all(const Reader *reader, Idx *idx)
 {
-    int64_t size[3];
-    int64_t total = read_magic(reader, kind) ? read_sizes(reader, kind, size) : -1;
+    int64_t size[AXES];
+    int64_t total = read_magic(reader) ? read_sizes(reader, size) : -1;
     uint8_t *bytes = total > 0 ? read_data(reader, total) : NULL;
     if (bytes == NULL)
         return false;
@@ -125,12 +124,12 @@ static bool read_all(const Reader *reader, IdxKind kind, Idx *idx)
     return true;
 }
 
-bool idx_read(const char *path, IdxKind kind, Idx *idx, Sentence *sentence)
+bool idx_read(const char *path, Idx *idx, Sentence *sentence)
 {
     Reader reader;
     if (!reader_open(&reader, path, "an IDX file", sentence))
         return false;
-    bool ok = read_all(&reader, kind, idx);
+    bool ok = read_all(&reader, idx);
     reader_close(&reader);
     return ok;
 }
@@ -143,26 +142,23 @@ void idx_free(Idx *idx)
 
 /* ---------------------------------------------------------------------------------------- MNIST */
 
-bool idx_read_mnist(const char *directory, MnistPart part, IdxKind kind, Idx *idx,
-                    Sentence *sentence)
+bool idx_read_mnist(const char *directory, bool training, Idx *idx, Sentence *sentence)
 {
-    const char *prefix = part == MNIST_TRAINING ? "train" : "t10k";
-    const char *suffix = kind == IDX_IMAGES ? "images-idx3-ubyte" : "labels-idx1-ubyte";
+    const char *name = training ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte";
     size_t size = strlen(directory) + 64;
     char *path = malloc(size);
     if (path == NULL)
         return sentence_write(sentence, "%s: memory is exhausted", directory);
-    snprintf(path, size, "%s/%s-%s", directory, prefix, suffix);
+    snprintf(path, size, "%s/%s", directory, name);
     bool ok = reader_finds(path)
-                  ? idx_read(path, kind, idx, sentence)
+                  ? idx_read(path, idx, sentence)
                   : sentence_write(
                         sentence,
-                        "%s: there is no %s-%s, with or without .gz; expected the directory of the "
+                        "%s: there is no %s, with or without .gz; expected the directory of the "
                         "MNIST database of handwritten digits (LeCun, Cortes and Burges), "
-                        "whose files are usually named train-images-idx3-ubyte, "
-                        "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-                        "t10k-labels-idx1-ubyte",
-                        directory, prefix, suffix);
+                        "whose files of images are usually named train-images-idx3-ubyte and "
+                        "t10k-images-idx3-ubyte",
+                        directory, name);
     free(path);
     return ok;
 }

@@ -1,4 +1,4 @@
-/* Reader of IDX files, gzipped or not, as of the MNIST database of handwritten digits. */
+/* Reader of IDX files of images, gzipped or not, as of the MNIST database of handwritten digits. */
 #ifndef TAPEGRAD_IMAGES_IDX_H
 #define TAPEGRAD_IMAGES_IDX_H
 
@@ -6,23 +6,18 @@
 
 #include <stdint.h>
 
-typedef enum { IDX_LABELS = 1, IDX_IMAGES = 3 } IdxKind; /* the number of axes in the file */
-
 typedef struct Idx {
-    int64_t count, rows, columns; /* labels: 1 row and 1 column each */
-    uint8_t *bytes;               /* [count, rows, columns] */
+    int64_t count, rows, columns;
+    uint8_t *bytes; /* [count, rows, columns] */
 } Idx;
 
-/* Reads and validates a file. On error: returns false and leaves *idx unchanged; the sentence names
- * the file, the value found and the expectation. */
-bool idx_read(const char *path, IdxKind kind, Idx *idx, Sentence *sentence);
+/* Reads and validates a file of images. On error: returns false and leaves *idx unchanged; the
+ * sentence names the file, the value found and the expectation. */
+bool idx_read(const char *path, Idx *idx, Sentence *sentence);
 void idx_free(Idx *idx);
 
-typedef enum { MNIST_TRAINING, MNIST_TEST } MnistPart;
-
-/* Reads one of MNIST's four files from a directory, by its usual name, with or without .gz. If it
- * is missing, the sentence lists these names. */
-bool idx_read_mnist(const char *directory, MnistPart part, IdxKind kind, Idx *idx,
-                    Sentence *sentence);
+/* Reads MNIST's training or test images from a directory, by their usual names, with or without
+ * .gz. If the file is missing, the sentence lists these names. */
+bool idx_read_mnist(const char *directory, bool training, Idx *idx, Sentence *sentence);
 
 #endif

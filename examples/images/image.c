@@ -1,12 +1,10 @@
 #include "examples/images/image.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <tapegrad.h>
+
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* libpng's limit on width and height. */
 enum { LONGEST_SIDE = 1000000 };
@@ -16,8 +14,7 @@ typedef struct Writer {
     const char *path;
     ImageGrid grid;
     Sentence *sentence;
-    FILE *stream;
-    char *temporary;
+    FILE *stream;          /* of memory */
     png_byte *line;        /* of the picture */
     int64_t height, width; /* of the picture */
     png_struct *png;
@@ -82,20 +79,6 @@ static void on_warning(png_struct *png, const char *message)
     (void)message;
 }
 
-static void write_bytes(png_struct *png, png_byte *bytes, size_t count)
-{
-    Writer *writer = png_get_io_ptr(png);
-    if (fwrite(bytes, 1, count, writer->stream) != count)
-        png_error(png, strerror(errno));
-}
-
-static void flush_bytes(png_struct *png)
-{
-    Writer *writer = png_get_io_ptr(png);
-    if (fflush(writer->stream) != 0 || (fsync(fileno(writer->stream)) != 0 && errno != EINVAL))
-        png_error(png, strerror(errno));
-}
-
 static bool write_picture(Writer *writer)
 {
     writer->png = png_create_write_struct(PNG_LIBPNG_VER_STRING, writer, on_error, on_warning);
@@ -104,7 +87,7 @@ static bool write_picture(Writer *writer)
         return sentence_write(writer->sentence, "%s: memory is exhausted", writer->path);
     if (setjmp(png_jmpbuf(writer->png)))
         return false;
-    png_set_write_fn(writer->png, writer, write_bytes, flush_bytes);
+    png_init_io(writer->png, writer->stream);
     png_set_IHDR(writer->png, writer->info, (png_uint_32)writer->width, (png_uint_32)writer->height,
                  8, writer->grid.channels == 1 ? PNG_COLOR_TYPE_GRAY : PNG_COLOR_TYPE_RGB,
                  PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
@@ -114,58 +97,24 @@ static bool write_picture(Writer *writer)
         png_write_row(writer->png, writer->line);
     }
     png_write_end(writer->png, writer->info);
-    flush_bytes(writer->png);
     return true;
 }
 
 /* ------------------------------------------------------------------------------------- the file */
 
-static bool fail(const Writer *writer, const char *what)
-{
-    return sentence_write(writer->sentence, "%s: %s: %s", writer->path, what, strerror(errno));
-}
-
-/* Flushes the file's directory, which makes the rename durable. The buffer of the temporary name
- * holds the directory's path. EINVAL: the file system cannot flush directories. */
-static bool flush_directory(Writer *writer)
-{
-    char *slash = strrchr(strcpy(writer->temporary, writer->path), '/');
-    strcpy(slash != NULL ? slash + 1 : writer->temporary, ".");
-    int descriptor = open(writer->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) /* a directory that can be written, but not read */
-        return true;
-    bool ok = fsync(descriptor) == 0 || errno == EINVAL;
-    if (!ok)
-        fail(writer, "cannot flush its directory");
-    close(descriptor);
-    return ok;
-}
-
-/* Writes to a temporary file and renames it; on error removes it. */
+/* The picture in memory, then in the file. */
 static bool write_file(Writer *writer)
 {
-    sprintf(writer->temporary, "%s.XXXXXX", writer->path);
-    int descriptor = mkstemp(writer->temporary);
-    if (descriptor < 0)
-        return fail(writer, "cannot create a temporary file beside it");
-    mode_t mask = umask(0);
-    umask(mask);
-    (void)fchmod(descriptor, 0666 & ~mask); /* mkstemp creates it with 0600; some mounts refuse */
-    writer->stream = fdopen(descriptor, "wb");
-    if (writer->stream == NULL) {
-        fail(writer, "cannot create a temporary file beside it");
-        close(descriptor);
-        unlink(writer->temporary);
-        return false;
-    }
-    bool ok = write_picture(writer);
-    if (fclose(writer->stream) != 0 && ok)
-        ok = fail(writer, "cannot write");
-    if (ok && rename(writer->temporary, writer->path) != 0)
-        ok = fail(writer, "cannot write");
-    if (!ok)
-        unlink(writer->temporary);
-    return ok && flush_directory(writer);
+    char *bytes = NULL;
+    size_t size;
+    writer->stream = open_memstream(&bytes, &size);
+    bool ok = writer->stream && write_picture(writer);
+    if (!writer->stream || fclose(writer->stream))
+        ok = sentence_write(writer->sentence, "%s: memory is exhausted", writer->path);
+    if (ok && !tensor_file_write(writer->path, bytes, (int64_t)size))
+        ok = sentence_write(writer->sentence, "%s: %s", writer->path, tapegrad_error());
+    free(bytes);
+    return ok;
 }
 
 bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
@@ -182,19 +131,13 @@ bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
     if (grid.channels != 1 && grid.channels != 3)
         return sentence_write(sentence, "%s: channels is %lld: expected 1 or 3", path,
                               (long long)grid.channels);
-    struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return sentence_write(sentence, "%s: it exists and is not a regular file", path);
     Writer writer = {
         .path = path, .grid = grid, .sentence = sentence, .height = height, .width = width
     };
-    writer.temporary = malloc(strlen(path) + 16);
     writer.line = malloc((size_t)(width * grid.channels));
-    bool ok = writer.temporary != NULL && writer.line != NULL
-                  ? write_file(&writer)
-                  : sentence_write(sentence, "%s: memory is exhausted", path);
+    bool ok = writer.line != NULL ? write_file(&writer)
+                                  : sentence_write(sentence, "%s: memory is exhausted", path);
     png_destroy_write_struct(&writer.png, &writer.info);
     free(writer.line);
-    free(writer.temporary);
     return ok;
 }

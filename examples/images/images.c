@@ -1,5 +1,5 @@
 /* The image models of Katharopoulos et al. 2020, Transformers are RNNs, sections 4.2.1 and 4.2.2: a
- * handwritten digit is a sequence of 784 bytes, a colour image one of 3072, and a causal
+ * handwritten digit is a sequence of 784 bytes, a color image one of 3072, and a causal
  * transformer predicts each from the previous ones, as a mixture of logistic distributions. */
 #include "examples/images/options.h"
 #include "examples/shared/program.h"

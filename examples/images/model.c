@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Position embeddings are learned, but initialised with sines and cosines of the row, the column
- * and, in colour images, the channel, in equal parts, with wavelengths from 2 pi pixels up.
- * Neighbouring pixels then start with similar embeddings, so the model need not learn the grid's
+/* Position embeddings are learned, but initialized with sines and cosines of the row, the column
+ * and, in color images, the channel, in equal parts, with wavelengths from 2 pi pixels up.
+ * Neighboring pixels then start with similar embeddings, so the model need not learn the grid's
  * geometry. */
 static void set_positions(Embedding *positions, int64_t columns, int64_t channels)
 {

@@ -53,12 +53,6 @@ static const char *const data_sets[] = { "mnist", "cifar10", NULL };
 static const char *const attentions[] = { "linear", "decay", "softmax", "lsh-1", "lsh-4", NULL };
 static const char *const optimizers[] = { "radam", "muon", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
-static const char *const step_precisions[] = {
-    [PRECISION_FLOAT32] = "float32",
-    [PRECISION_TF32] = "tf32",
-    [PRECISION_BF16] = "bf16",
-    NULL,
-};
 static const char *const endings[] = { ".png", NULL };
 static const char *const methods[] = { "all",     "linear", "decay", "stateful-softmax",
                                        "softmax", "lsh-1",  "lsh-4", NULL };
@@ -119,7 +113,7 @@ static const Option data[] = {
       "the directory of the MNIST database, or of CIFAR-10's binary files" },
 };
 static const Option of_drawing[] = {
-    { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
+    { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precision_names,
       "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU, where the "
       "method has a state" },
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ACROSS = 10, GREY = 128, WHITE = 255 };
+enum { ACROSS = 10, GRAY = 128, WHITE = 255 };
 enum { MEASURED = 200 }; /* images whose distances are measured */
 
 /* The output, filled in rows of at most ACROSS images. */
@@ -45,7 +45,7 @@ static Picture picture_new(const ImagesOptions *options, int64_t kinds)
 }
 
 /* Copies images [count, pixels] into every step-th row, starting down rows below the next free one.
- * The pixels after the first shown ones are grey. */
+ * The pixels after the first shown ones are gray. */
 static void picture_add(Picture *picture, const int32_t *images, int64_t count, int64_t step,
                         int64_t down, int64_t shown)
 {
@@ -55,7 +55,7 @@ static void picture_add(Picture *picture, const int32_t *images, int64_t count, 
         int64_t row = picture->row + down + i / ACROSS * step;
         uint8_t *image = picture->pixels + (row * grid->columns + i % ACROSS) * pixels;
         for (int64_t p = 0; p < pixels; p++)
-            image[p] = p < shown ? (uint8_t)images[i * pixels + p] : GREY;
+            image[p] = p < shown ? (uint8_t)images[i * pixels + p] : GRAY;
     }
 }
 
@@ -128,7 +128,7 @@ static Picture draw_picture(const ImagesOptions *options, Generator *generator)
     int32_t *images = allocate(batches.number * batches.size * pixels, sizeof *images);
     draw_images(generator, images, batches, pixels, 0);
     picture_add(&picture, images, count, 1, 0, pixels);
-    picture.distance = mean_distance(images, at_most(count, MEASURED), pixels);
+    picture.distance = mean_distance(images, min_count(count, MEASURED), pixels);
     picture.row = rows_of(count, 1);
     if (options->data) {
         read_test_images(images, options);

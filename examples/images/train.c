@@ -55,7 +55,7 @@ static double evaluate(Run *run, int64_t count)
     const DistPart part = dist_part(count);
     double sum = 0;
     for (int64_t done = 0; done < part.count; done += run->batch.size) {
-        int64_t size = at_most(part.count - done, run->batch.size);
+        int64_t size = min_count(part.count - done, run->batch.size);
         for (int64_t b = 0; b < size; b++)
             batch_set(&run->batch, b, &run->test, part.first + done + b);
         Shape all = shape(size, run->batch.length);
@@ -129,7 +129,7 @@ static bool score_step(void *context, bool due, double *values)
     values[1] = NAN;
     if (options->evaluate_every && run->training.done % options->evaluate_every == 0)
         values[1] = run->test_bits =
-            evaluate(run, at_most(run->test.count, options->evaluate_images));
+            evaluate(run, min_count(run->test.count, options->evaluate_images));
     if (!due && isnan(values[1]))
         return false;
     values[0] = bits(tensor_item(run->loss));
@@ -144,7 +144,7 @@ static int64_t final_images(const Run *run)
 {
     const ImagesOptions *options = run->options;
     int64_t few = stopped_by ? options->evaluate_images : options->test_images;
-    return at_most(run->test.count, at_most(few, options->test_images));
+    return min_count(run->test.count, min_count(few, options->test_images));
 }
 
 static int train(Run *run)
@@ -197,7 +197,7 @@ static void run_start(Run *run, const ImagesOptions *options)
 {
     *run = (Run){ .options = options, .test = images_read(options, false), .test_bits = NAN };
     snprintf(run->test_title, sizeof run->test_title, "first %lld test images",
-             (long long)at_most(run->test.count, options->evaluate_images));
+             (long long)min_count(run->test.count, options->evaluate_images));
     if (!options->common.evaluate)
         run->images = images_read(options, true);
     Training *training = &run->training;
@@ -236,12 +236,10 @@ static void run_free(Run *run)
 /* Checks combinations of options. */
 static void check_together(const ImagesOptions *options, const Given *given)
 {
-    static const char *const of_training[] = { "epochs", "schedule", "evaluate-every",
-                                               "evaluate-images", NULL };
+    static const char *const of_training[] = { "epochs",       "schedule", "evaluate-every",
+                                               "warm-up",      "clip-of",  "evaluate-images",
+                                               "weight-decay", NULL };
     training_check(&options->common, given, of_training);
-    if (option_given(given, "steps") && option_given(given, "epochs"))
-        fail(BAD_USE, "--steps %s: expected without --epochs %s", option_given(given, "steps"),
-             option_given(given, "epochs"));
     images_check_attention(options, given);
     images_check_data(options);
 }
@@ -250,9 +248,8 @@ int images_train(int argc, char **argv)
 {
     ImagesOptions options;
     Given given = options_parse(&images_train_command, argc, argv, &options);
+    training_check_epochs(&options.common, &given);
     check_together(&options, &given);
-    if (option_given(&given, "epochs"))
-        options.common.steps = 0;
     Run run;
     run_start(&run, &options);
     int status = options.common.evaluate ? measure(&run) : train(&run);

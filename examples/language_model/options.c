@@ -31,12 +31,6 @@ static const LanguageOptions presets[] = {
 static const char *const preset_names[] = { "small", "shakespeare", NULL };
 static const char *const positions[] = { "learned", "rotary", "none", NULL };
 const char *const optimizer_names[] = { "adamw", "radam", "muon", "schedule-free", NULL };
-static const char *const step_precisions[] = {
-    [PRECISION_FLOAT32] = "float32",
-    [PRECISION_TF32] = "tf32",
-    [PRECISION_BF16] = "bf16",
-    NULL,
-};
 
 #define AT(field) offsetof(LanguageOptions, field)
 static const Option of_the_model[] = {
@@ -92,7 +86,7 @@ static const Option vocabulary[] = {
       "of language_model prepare; a checkpoint has its own" },
 };
 static const Option of_preparation[] = {
-    { "tokens", CHOICE, OF_RUN, AT(tokens), 0, 0, token_kind_names, "of the vocabulary" },
+    { "tokens", CHOICE, OF_RUN, AT(tokens), 0, 0, token_kind_names + 1, "of the vocabulary" },
     { "vocabulary-size", WHOLE, OF_RUN, AT(vocabulary_size), BYTES, MAX_VOCABULARY, NULL,
       "tokens, of which 256 are bytes; for pairs" },
     { "vocabulary", PATH, OF_RUN, AT(vocabulary), 0, 0, NULL, "the file to write" },
@@ -116,7 +110,7 @@ static const Option of_evaluation[] = {
     { "split", NUMBER, OF_RUN, AT(split), 0, 0.9, NULL, "the last part of --train" },
 };
 static const Option of_steps[] = {
-    { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
+    { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precision_names,
       "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU" },
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
@@ -127,7 +121,7 @@ const Command language_prepare_command = {
     .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
              "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016)\n"
              "or its characters.",
-    .tables = { OPTION_TABLE(of_preparation), OPTION_TABLE(texts) },
+    .tables = { OPTION_TABLE(of_preparation), { texts, 2 } },
     .presets = &(const LanguageOptions){ { COMMON }, EVERYWHERE, .tokens = "pairs" },
     .size = sizeof(LanguageOptions),
 };
@@ -169,19 +163,32 @@ const Command language_sample_command = {
     .size = sizeof(LanguageOptions),
 };
 
-const char *language_file(const LanguageOptions *options, const char *name, const char *given)
+const char *language_file(const Given *given, const char *name)
 {
     static char paths[2][4096];
     char *path = paths[!strcmp(name, "valid")];
-    if (given)
-        return given;
-    if (!options->data)
+    const char *folder = option_given(given, "data");
+    if (option_given(given, name))
+        return option_given(given, name);
+    if (!folder)
         fail(BAD_USE, "expected --data DIR, with %s.txt or %s.txt.gz, or --%s FILE%s", name, name,
              name, path == paths[1] ? ", or --split X" : "");
     for (int gzipped = 0; gzipped < 2; gzipped++) {
-        snprintf(path, sizeof *paths, "%s/%s.txt%s", options->data, name, gzipped ? ".gz" : "");
-        if (access(path, F_OK) == 0)
+        snprintf(path, sizeof *paths, "%s/%s.txt%s", folder, name, gzipped ? ".gz" : "");
+        if (access(path, F_OK) == 0) {
+            options_check_input(given, path);
             return path;
+        }
     }
-    fail(EXIT_FAILURE, "--data %s: there is no %s.txt, with or without .gz", options->data, name);
+    fail(EXIT_FAILURE, "--data %s: there is no %s.txt, with or without .gz", folder, name);
+}
+
+bool language_splits(const LanguageOptions *options, const Given *given)
+{
+    const char *name = options->valid ? "valid" : "data";
+    const char *text = options->valid ? options->valid : options->data;
+    if (option_given(given, "split") && text)
+        fail(BAD_USE, "--split %s: expected without --%s %s", option_given(given, "split"), name,
+             text);
+    return options->split > 0 && !text;
 }

@@ -29,9 +29,14 @@ extern const char *const optimizer_names[];
 extern const Command language_prepare_command, language_train_command, language_evaluate_command,
     language_sample_command;
 
-/* The file of --train (or --valid), or DIR/NAME.txt or DIR/NAME.txt.gz of --data DIR, valid until
- * the next call with this name; ends the program if there is none. */
-const char *language_file(const LanguageOptions *options, const char *name, const char *given);
+/* The file of --train (or --valid: name), or DIR/NAME.txt or DIR/NAME.txt.gz of --data DIR, valid
+ * until the next call with this name; ends the program if there is none, or if it would be
+ * overwritten. */
+const char *language_file(const Given *given, const char *name);
+
+/* Whether the held-out text is the last part of --train, by --split. Ends the program if --split is
+ * given beside --valid or --data, which have a held-out text. */
+bool language_splits(const LanguageOptions *options, const Given *given);
 
 /* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */
 int language_prepare(int argc, char **argv);

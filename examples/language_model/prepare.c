@@ -8,10 +8,10 @@
 int language_prepare(int argc, char **argv)
 {
     LanguageOptions options;
-    options_parse(&language_prepare_command, argc, argv, &options);
+    const Given given = options_parse(&language_prepare_command, argc, argv, &options);
     if (!options.vocabulary)
         fail(BAD_USE, "prepare: expected --vocabulary FILE, which it writes");
-    const char *path = language_file(&options, "train", options.train);
+    const char *path = language_file(&given, "train");
     option_check_file("vocabulary", options.vocabulary);
     Sentence sentence;
     Vocabulary vocabulary;
@@ -29,8 +29,8 @@ int language_prepare(int argc, char **argv)
         fail(EXIT_FAILURE, "%s: %s", path, sentence.text);
     if (bytes == 0)
         fail(EXIT_FAILURE, "%s is empty, expected a text", path);
-    if (!vocabulary_save(&vocabulary, options.vocabulary, &sentence))
-        fail(EXIT_FAILURE, "--vocabulary %s", sentence.text);
+    if (!vocabulary_save(&vocabulary, options.vocabulary))
+        fail(EXIT_FAILURE, "--vocabulary %s: %s", options.vocabulary, tapegrad_error());
     printf("%s: %lld tokens of %lld bytes, seconds=%.2f\n", options.vocabulary,
            (long long)vocabulary.count, (long long)bytes, now() - start);
     vocabulary_free(&vocabulary);

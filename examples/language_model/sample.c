@@ -64,11 +64,10 @@ int language_sample(int argc, char **argv)
 int language_evaluate(int argc, char **argv)
 {
     LanguageOptions options;
-    options_parse(&language_evaluate_command, argc, argv, &options);
+    const Given given = options_parse(&language_evaluate_command, argc, argv, &options);
+    const bool split = language_splits(&options, &given);
     Loaded loaded = load(&options, "evaluate");
-    const bool split = options.split > 0 && !options.valid && options.train;
-    const char *path = split ? language_file(&options, "train", options.train)
-                             : language_file(&options, "valid", options.valid);
+    const char *path = language_file(&given, split ? "train" : "valid");
     Tokens tokens;
     Sentence sentence;
     if (!tokens_read(&tokens, &loaded.vocabulary, path, &sentence))

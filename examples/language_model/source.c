@@ -1,18 +1,17 @@
 #include "examples/language_model/source.h"
 #include "examples/shared/program.h"
+#include "examples/shared/gzip/reader.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <zlib.h>
 
 enum { BUFFER = 1 << 16 };
 
-/* zlib's gzread reads plain and gzipped files; of the latter it verifies lengths and checksums. */
 struct Source {
     const char *name;
-    gzFile file; /* NULL: a string */
+    Reader reader; /* of a file; path NULL: of a string */
+    Sentence damage;
+    bool damaged;
     const uint8_t *at, *end;
     int64_t before; /* bytes removed with earlier buffers */
     const uint8_t *start;
@@ -21,19 +20,13 @@ struct Source {
 
 Source *source_open(const char *path, Sentence *sentence)
 {
-    struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) { /* opening a FIFO would block */
-        sentence_write(sentence, "%s is not a regular file", path);
-        return NULL;
-    }
-    gzFile file = gzopen(path, "rb");
-    if (!file) {
-        sentence_write(sentence, "%s: %s", path, strerror(errno));
-        return NULL;
-    }
     Source *source = allocate(1, sizeof *source);
+    if (!reader_open(&source->reader, path, "a text", sentence)) {
+        free(source);
+        return NULL;
+    }
     source->name = path;
-    source->file = file;
+    source->reader.sentence = &source->damage;
     source->at = source->end = source->start = source->buffer;
     return source;
 }
@@ -49,22 +42,20 @@ Source *source_of_string(const char *string)
 
 bool source_close(Source *source, Sentence *sentence)
 {
-    int code = Z_OK;
-    const char *reason = source->file ? gzerror(source->file, &code) : "";
-    const bool ok = code == Z_OK || code == Z_STREAM_END;
+    const bool ok = !source->damaged;
     if (!ok)
-        sentence_write(sentence, "%s: expected text, or gzipped text without damage: %s",
-                       source->name, code == Z_ERRNO ? strerror(errno) : reason);
-    if (source->file)
-        gzclose_r(source->file);
+        *sentence = source->damage;
+    if (source->reader.path)
+        reader_close(&source->reader);
     free(source);
     return ok;
 }
 
 int source_peek(Source *source)
 {
-    if (source->at == source->end && source->file) {
-        const int got = gzread(source->file, source->buffer, BUFFER);
+    if (source->at == source->end && source->reader.path && !source->damaged) {
+        const int64_t got = reader_bytes(&source->reader, source->buffer, BUFFER);
+        source->damaged = got < 0;
         source->before += source->end - source->start;
         source->at = source->start = source->buffer;
         source->end = source->buffer + (got > 0 ? got : 0);

@@ -10,6 +10,8 @@
 /* The state of a run. */
 typedef struct Run {
     const LanguageOptions *options;
+    const Given *given;
+    bool split; /* the held-out text is the last part of the training text */
     Training training;
     Vocabulary vocabulary;
     Tokens training_text, held_out;
@@ -250,7 +252,7 @@ static void find_vocabulary(Run *run)
                       "language_model prepare writes it");
     } else {
         Sentence damage;
-        const char *path = language_file(options, "train", options->train);
+        const char *path = language_file(run->given, "train");
         Source *source = source_open(path, &sentence);
         ok = source && vocabulary_learn(&run->vocabulary, kind, 0, source, &sentence);
         if (source && !source_close(source, &damage))
@@ -268,12 +270,11 @@ static void find_vocabulary(Run *run)
     vocabulary_free(&given);
 }
 
-static Tokens read_tokens(const Run *run, const char *name, const char *given)
+static Tokens read_tokens(const Run *run, const char *name)
 {
     Tokens tokens;
     Sentence sentence;
-    if (!tokens_read(&tokens, &run->vocabulary, language_file(run->options, name, given),
-                     &sentence))
+    if (!tokens_read(&tokens, &run->vocabulary, language_file(run->given, name), &sentence))
         fail(EXIT_FAILURE, "%s", sentence.text);
     return tokens;
 }
@@ -281,11 +282,10 @@ static Tokens read_tokens(const Run *run, const char *name, const char *given)
 static void read_texts(Run *run)
 {
     const LanguageOptions *options = run->options;
-    const bool split = options->split > 0 && !options->valid && !options->data;
-    if (split || !options->common.evaluate)
-        run->training_text = read_tokens(run, "train", options->train);
-    run->held_out = split ? tokens_split(&run->training_text, options->split)
-                          : read_tokens(run, "valid", options->valid);
+    if (run->split || !options->common.evaluate)
+        run->training_text = read_tokens(run, "train");
+    run->held_out =
+        run->split ? tokens_split(&run->training_text, options->split) : read_tokens(run, "valid");
     if (!options->common.evaluate && run->training_text.count <= options->context)
         fail(BAD_USE, "--context %lld: expected fewer than the %lld tokens of the training text",
              (long long)options->context, (long long)run->training_text.count);
@@ -313,10 +313,15 @@ static Optimizer *new_optimizer(Params *params, const LanguageOptions *options)
     return optimizer;
 }
 
-static void run_start(Run *run, const LanguageOptions *options)
+static void run_start(Run *run, const LanguageOptions *options, const Given *given)
 {
     const int64_t batch = options->common.batch;
-    *run = (Run){ .options = options, .bits = NAN, .nats = NAN, .best = INFINITY };
+    *run = (Run){ .options = options,
+                  .given = given,
+                  .split = language_splits(options, given),
+                  .bits = NAN,
+                  .nats = NAN,
+                  .best = INFINITY };
     find_vocabulary(run);
     read_texts(run);
     Training *training = &run->training;
@@ -349,15 +354,18 @@ static void run_free(Run *run)
 /* Checks combinations of options. */
 static void check_together(const LanguageOptions *options, const Given *given)
 {
-    static const char *const of_training[] = { "tokens-per-update", "warm-up",
-                                               "last-rate",         "patience",
-                                               "evaluate-every",    "evaluate-tokens",
-                                               "sample-every",      NULL };
+    static const char *const of_training[] = {
+        "tokens-per-update", "warm-up",      "last-rate",    "patience", "evaluate-every",
+        "evaluate-tokens",   "sample-every", "weight-decay", "beta2",    NULL
+    };
     static const char *const of_linear[] = { "features", NULL };
     static const char *const of_decay[] = { "last-rate", NULL };
     training_check(&options->common, given, of_training);
-    if (!strcmp(options->common.attention, "softmax"))
-        options_refuse(given, of_linear, "--attention softmax, which has none");
+    const char *attention = options->common.attention;
+    char what[64];
+    snprintf(what, sizeof what, "--attention %s, which has none", attention);
+    if (strcmp(attention, "linear") && strcmp(attention, "decay"))
+        options_refuse(given, of_linear, what);
     if (is_schedule_free(options))
         options_refuse(given, of_decay, "--optimizer schedule-free, which averages instead");
     const int64_t tokens = options->common.batch * options->context;
@@ -374,9 +382,6 @@ static void check_together(const LanguageOptions *options, const Given *given)
     if (options->patience && !options->evaluate_every)
         fail(BAD_USE, "--patience %lld: expected together with --evaluate-every N",
              (long long)options->patience);
-    if (option_given(given, "split") && options->valid)
-        fail(BAD_USE, "--split %s: expected without --valid %s", option_given(given, "split"),
-             options->valid);
 }
 
 int language_train(int argc, char **argv)
@@ -385,7 +390,7 @@ int language_train(int argc, char **argv)
     const Given given = options_parse(&language_train_command, argc, argv, &options);
     check_together(&options, &given);
     Run run;
-    run_start(&run, &options);
+    run_start(&run, &options, &given);
     const int status = options.common.evaluate ? measure(&run) : train(&run);
     run_free(&run);
     return status;

@@ -92,11 +92,12 @@ static bool item_ok(TokenKind kind, int64_t i, const int32_t *items)
 bool vocabulary_of_items(Vocabulary *vocabulary, TokenKind kind, int64_t count,
                          const int32_t *items, Sentence *sentence)
 {
-    const int64_t least = kind == TOKENS_CHARACTERS ? 1 : BYTES;
+    const int64_t min = kind == TOKENS_CHARACTERS ? 1 : BYTES;
+    const int64_t max = kind == TOKENS_BYTES ? BYTES : MAX_VOCABULARY;
     *vocabulary = (Vocabulary){ .kind = kind, .count = count };
-    if (count < least || count > MAX_VOCABULARY)
-        return sentence_write(sentence, "%lld tokens, expected %lld to %d", (long long)count,
-                              (long long)least, MAX_VOCABULARY);
+    if (count < min || count > max)
+        return sentence_write(sentence, "%lld tokens, expected %lld to %lld", (long long)count,
+                              (long long)min, (long long)max);
     const int64_t n = vocabulary_items(kind, count);
     vocabulary->items = allocate(n + 1, sizeof *vocabulary->items);
     vocabulary->lengths = allocate(count, sizeof *vocabulary->lengths);
@@ -115,6 +116,10 @@ bool vocabulary_of_items(Vocabulary *vocabulary, TokenKind kind, int64_t count,
             vocabulary->lengths[token] = character_length(items[token]);
         } else if (token < BYTES) {
             vocabulary->lengths[token] = 1;
+        } else if (pair_find(vocabulary->merges, pair_key(pair[0], pair[1]))->key) {
+            vocabulary_free(vocabulary);
+            return sentence_write(sentence, "tokens before %d join %d and %d too", token, pair[0],
+                                  pair[1]);
         } else {
             pair_add(vocabulary->merges, pair_key(pair[0], pair[1]), token);
             vocabulary->lengths[token] =
@@ -136,21 +141,24 @@ void vocabulary_free(Vocabulary *vocabulary)
     *vocabulary = (Vocabulary){ 0 };
 }
 
-bool vocabulary_save(const Vocabulary *vocabulary, const char *path, Sentence *sentence)
+bool vocabulary_save(const Vocabulary *vocabulary, const char *path)
 {
     const int64_t n = vocabulary_items(vocabulary->kind, vocabulary->count);
-    FILE *file = fopen(path, "w");
+    char *bytes;
+    size_t size;
+    FILE *file = open_memstream(&bytes, &size);
     if (!file)
-        return sentence_write(sentence, "%s: %s", path, strerror(errno));
+        fail(EXIT_FAILURE, "out of memory for the vocabulary %s", path);
     fprintf(file, "tapegrad vocabulary %s %lld\n", token_kind_names[vocabulary->kind],
             (long long)vocabulary->count);
     for (int64_t i = 0; i < n; i++)
         fprintf(file, "%d%c", vocabulary->items[i],
                 vocabulary->kind == TOKENS_PAIRS && i % 2 == 0 ? ' ' : '\n');
-    const bool written = !ferror(file);
-    if (fclose(file) || !written)
-        return sentence_write(sentence, "%s: %s", path, strerror(errno));
-    return true;
+    if (fclose(file))
+        fail(EXIT_FAILURE, "out of memory for the vocabulary %s", path);
+    const bool ok = tensor_file_write(path, bytes, (int64_t)size);
+    free(bytes);
+    return ok;
 }
 
 bool vocabulary_load(Vocabulary *vocabulary, const char *path, Sentence *sentence)
@@ -168,9 +176,10 @@ bool vocabulary_load(Vocabulary *vocabulary, const char *path, Sentence *sentenc
     const int64_t n = ok ? vocabulary_items(kind, count) : 0;
     int32_t *items = allocate(n > 0 ? n : 1, sizeof *items);
     for (int64_t i = 0; ok && i < n; i++)
-        ok = fscanf(file, "%d", &items[i]) == 1;
+        ok = fscanf(file, "%d ", &items[i]) == 1;
+    ok = ok && getc(file) == EOF;
     fclose(file);
-    Sentence reason = { "it is no such file, or incomplete" };
+    Sentence reason = { "it is no such file, incomplete or too long" };
     ok = ok && vocabulary_of_items(vocabulary, kind, count, items, &reason);
     free(items);
     return ok || sentence_write(sentence,
@@ -371,15 +380,15 @@ static int64_t learn_pairs(int32_t *items, int64_t count, Words *words)
 static int64_t learn_characters(int32_t *items, Source *source, Sentence *sentence)
 {
     enum { CODES = 0x110000 };
-    bool *seen = allocate(CODES, sizeof *seen);
+    bool *occurs = allocate(CODES, sizeof *occurs);
     int64_t count = 0;
     int32_t code;
     while ((code = next_character(source)) >= 0)
-        seen[code] = true;
+        occurs[code] = true;
     for (int32_t i = 0; i < CODES && count <= MAX_VOCABULARY; i++)
-        if (seen[i] && count++ < MAX_VOCABULARY)
+        if (occurs[i] && count++ < MAX_VOCABULARY)
             items[count - 1] = i;
-    free(seen);
+    free(occurs);
     if (code == -2)
         not_a_text(source, sentence);
     return code == -2 ? -1 : count;

@@ -3,8 +3,8 @@
  *   characters  a token per Unicode character (UTF-8) of the text that the vocabulary was made from
  *   pairs       byte-pair encoding (Sennrich, Haddow and Birch 2016): from bytes on, the most
  *               frequent pair of adjacent tokens becomes a new token, again and again. Pairs do not
- *               cross words: a word is a run of letters, of digits or of other bytes, with the
- *               space before it. */
+ *               cross words: a word is a run of letters, of digits, of white space or of other
+ *               bytes, with the space before it. */
 #ifndef TAPEGRAD_LANGUAGE_MODEL_VOCABULARY_H
 #define TAPEGRAD_LANGUAGE_MODEL_VOCABULARY_H
 
@@ -15,7 +15,7 @@ extern const char *const token_kind_names[]; /* by TokenKind */
 
 enum {
     BYTES = 256,
-    MAX_VOCABULARY = 65536, /* a token takes two bytes in a TokenFile */
+    MAX_VOCABULARY = 65536, /* a token takes two bytes in the file of Tokens */
     MAX_WORD = 64,          /* bytes; longer words are split */
 };
 
@@ -44,8 +44,8 @@ bool vocabulary_learn(Vocabulary *vocabulary, TokenKind kind, int64_t count, Sou
                       Sentence *sentence);
 
 /* A text file: "tapegrad vocabulary KIND COUNT", then a line per item: a character's code, or the
- * two tokens that are joined. */
-bool vocabulary_save(const Vocabulary *vocabulary, const char *path, Sentence *sentence);
+ * two tokens that are joined. vocabulary_save returns false, with tapegrad_error(), on failure. */
+bool vocabulary_save(const Vocabulary *vocabulary, const char *path);
 bool vocabulary_load(Vocabulary *vocabulary, const char *path, Sentence *sentence);
 
 /* The tokens of the next byte, character or word; returns their number, 0 at the end, or -1 with

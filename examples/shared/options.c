@@ -28,6 +28,12 @@ const char *const precision_names[] = {
     NULL,
 };
 
+const char *const step_precision_names[] = {
+    [PRECISION_FLOAT32] = "float32",
+    [PRECISION_TF32] = "tf32",
+    [PRECISION_BF16] = "bf16",
+    NULL,
+};
 const char *const plot_endings[] = { ".svg", NULL };
 
 #define AT(field) offsetof(TrainingOptions, field)
@@ -46,7 +52,7 @@ const Option training_rows[3] = {
       "maximum norm of the gradient (0: no clipping)" },
     { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
 };
-const Option run_rows[9] = {
+const Option run_rows[RUN_ROWS] = {
     { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
       "a checkpoint, written at the end and on Ctrl-C" },
     { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
@@ -54,14 +60,14 @@ const Option run_rows[9] = {
       "log and show every N steps; CUDA does not synchronize in between" },
     { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
       "continue from a checkpoint; --log appends" },
-    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
+    [RUN_LOAD] = { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
       "start from the weights and options of a checkpoint" },
     { "evaluate", FLAG, OF_RUN, AT(evaluate), 0, 0, NULL,
       "no training: evaluate the checkpoint of --load on fresh data" },
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
+    [RUN_PRECISION] = { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
       "of storage and products; tf32 on CUDA only; auto: bf16 where that is fast (docs/gpu.md)" },
     { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
-    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
+    [RUN_QUIET] = { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
 };
 const Option device_rows[2] = {
     { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "of the computation" },
@@ -132,7 +138,8 @@ static Text option_text(const Option *option, const void *options)
     return text;
 }
 
-/* "a whole number from 1 to 64", "auto, plain, cpu or cuda", or "a file name that ends in .svg" */
+/* "a whole number from 1 to 64", "auto, plain, cpu or cuda", or "a file name without control
+ * characters that ends in .svg" */
 static Text expected(const Option *option)
 {
     Text text = { "" };
@@ -382,6 +389,15 @@ void training_check(const TrainingOptions *options, const Given *given, const ch
     option_check_file("save", options->save);
 }
 
+void training_check_epochs(TrainingOptions *options, const Given *given)
+{
+    const char *steps = option_given(given, "steps"), *epochs = option_given(given, "epochs");
+    if (steps && epochs)
+        fail(BAD_USE, "--steps %s: expected without --epochs %s", steps, epochs);
+    if (epochs)
+        options->steps = 0;
+}
+
 /* ------------------------------------------------------------------------- presets, checkpoints */
 
 static const Command *trainer_of(const Command *command)
@@ -432,12 +448,17 @@ static void from_checkpoint(const Command *command, const char *path, void *opti
     tensor_file_close(file);
 }
 
+static bool is_checkpoint(const Option *option)
+{
+    return option->kind == CHECKPOINT || option->kind == RESUMED;
+}
+
 /* The option that names a checkpoint, or NULL; at most one is allowed. */
 static const Option *checkpoint_given(const Given *given)
 {
     const Option *found = NULL, *option;
     for (int i = 0; (option = option_at(given->command, i)); i++) {
-        if (!given->texts[i] || (option->kind != CHECKPOINT && option->kind != RESUMED))
+        if (!given->texts[i] || !is_checkpoint(option))
             continue;
         if (found)
             fail(BAD_USE, "--%s %s: expected without --%s %s", option->name, given->texts[i],
@@ -485,11 +506,6 @@ static bool is_same_file(const char *a, const char *b)
            (exists || !strcmp(names[0], names[1]));
 }
 
-static bool is_checkpoint(const Option *option)
-{
-    return option->kind == CHECKPOINT || option->kind == RESUMED;
-}
-
 static bool is_input(const Option *option)
 {
     return option->kind == INPUT || is_checkpoint(option);
@@ -517,6 +533,15 @@ static void check_files(const Given *given)
         options[count] = option;
         paths[count++] = given->texts[i];
     }
+}
+
+void options_check_input(const Given *given, const char *path)
+{
+    const Option *option;
+    for (int i = 0; (option = option_at(given->command, i)); i++)
+        if (given->texts[i] && option->kind == PATH && is_same_file(given->texts[i], path))
+            fail(BAD_USE, "--%s %s: expected another file than %s, which is read", option->name,
+                 given->texts[i], path);
 }
 
 /* Ranks with other options would wait for each other for ever. */

@@ -83,6 +83,9 @@ const char *option_given(const Given *given, const char *name);
  * "--evaluate, which trains nothing". NULL ends the names. */
 void options_refuse(const Given *given, const char *const *names, const char *what);
 
+/* Ends the program if an option names this file, which is read, to be written. */
+void options_check_input(const Given *given, const char *path);
+
 /* Ends the program before its work rather than after it if no file can be written at the path, as
  * tensor_file_can_save finds it. NULL is accepted. */
 void option_check_file(const char *name, const char *path);
@@ -115,12 +118,17 @@ typedef struct TrainingOptions {
     .precision = "float32"
 
 /* The rows of these options, except where texts or choices differ. */
-extern const Option model_rows[5], training_rows[3], run_rows[9], device_rows[2];
+enum { RUN_LOAD = 4, RUN_PRECISION = 6, RUN_QUIET = 8, RUN_ROWS }; /* in run_rows */
+extern const Option model_rows[5], training_rows[3], run_rows[RUN_ROWS], device_rows[2];
 
 /* Ends the program if options of training are given with --evaluate (refused: those of this program
  * alone, ended by NULL) or --load is not, if --save-every is given without --save, or if files
  * cannot be written. */
 void training_check(const TrainingOptions *options, const Given *given, const char *const *refused);
+
+/* Ends the program if both --steps and --epochs are given; sets the steps to 0 if --epochs is,
+ * which replaces those of a preset or a checkpoint. */
+void training_check_epochs(TrainingOptions *options, const Given *given);
 
 /* The device of --device, after --threads is applied. */
 Device *training_device(const TrainingOptions *options);
@@ -130,8 +138,9 @@ Device *training_device(const TrainingOptions *options);
 Precision training_precision(const TrainingOptions *options, const Device *device);
 
 /* Choices that several programs share. */
-extern const char *const feature_names[];   /* by Features */
-extern const char *const precision_names[]; /* by Precision, then auto */
-extern const char *const plot_endings[];    /* of curves: .svg */
+extern const char *const feature_names[];        /* by Features */
+extern const char *const precision_names[];      /* by Precision, then auto */
+extern const char *const step_precision_names[]; /* by Precision: of decode steps */
+extern const char *const plot_endings[];         /* of curves: .svg */
 
 #endif

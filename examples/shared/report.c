@@ -1,4 +1,5 @@
 #include "examples/shared/report.h"
+#include "examples/shared/gnuplot.h"
 #include "examples/shared/program.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 struct Report {
     ReportConfig config;
     FILE *log;
-    bool terminal;
+    bool terminal, lost_log;
     double seconds;     /* of the runs before a resume */
     double line, plain; /* time of the last update on a terminal, and of the last plain line */
     Record *records;    /* for the picture */
@@ -90,6 +91,7 @@ static void open_log(Report *report)
         fprintf(report->log, "%s\n", report->config.header);
 }
 
+/* A full disk must not end hours of training. */
 static void write_row(Report *report, Record record)
 {
     fprintf(report->log, "%lld", (long long)record.step);
@@ -99,17 +101,18 @@ static void write_row(Report *report, Record record)
         else
             fprintf(report->log, ",%.*g", report->config.digits[i], record.values[i]);
     }
-    if (fprintf(report->log, ",%.3f\n", record.seconds) < 0)
-        fail(EXIT_FAILURE, "--log %s: %s", report->config.log, strerror(errno));
+    if (fprintf(report->log, ",%.3f\n", record.seconds) < 0 || ferror(report->log)) {
+        caution("--log %s: %s; it ends at step %lld", report->config.log, strerror(errno),
+                (long long)record.step);
+        fclose(report->log);
+        report->log = NULL;
+        report->lost_log = true;
+    }
 }
 
 Report *report_new(ReportConfig config)
 {
-    if (config.plot && system("command -v gnuplot >/dev/null 2>&1"))
-        fail(EXIT_FAILURE,
-             "--plot %s: gnuplot, which draws it, was not found; install gnuplot-nox or omit "
-             "--plot",
-             config.plot);
+    gnuplot_check(config.plot);
     Report *report = allocate(1, sizeof *report);
     report->config = config;
     report->terminal = isatty(STDOUT_FILENO);
@@ -117,6 +120,11 @@ Report *report_new(ReportConfig config)
     if (config.log)
         open_log(report);
     return report;
+}
+
+bool report_lost_log(const Report *report)
+{
+    return report->lost_log;
 }
 
 void report_free(Report *report)
@@ -217,21 +225,12 @@ static void print_points(const Report *report, FILE *gnuplot)
     fprintf(gnuplot, "END\n");
 }
 
-/* Prints 'text' for gnuplot, which doubles a quote inside. */
-static void print_quoted(FILE *gnuplot, const char *text)
-{
-    fputc('\'', gnuplot);
-    for (; *text; text++)
-        fprintf(gnuplot, *text == '\'' ? "''" : "%c", *text);
-    fputc('\'', gnuplot);
-}
-
 static void print_title(const ReportTitle *title, int64_t last, FILE *gnuplot)
 {
     fprintf(gnuplot, "set label 1 ");
-    print_quoted(gnuplot, title->title);
+    gnuplot_text(gnuplot, title->title);
     fprintf(gnuplot, " at screen 0.545,0.955 center font ',17'\nset label 2 ");
-    print_quoted(gnuplot, title->subtitle);
+    gnuplot_text(gnuplot, title->subtitle);
     fprintf(gnuplot, " at screen 0.545,0.905 center textcolor '#555555'\n");
     if (title->drop_at > 0 && title->drop_at < last)
         fprintf(gnuplot,
@@ -272,7 +271,7 @@ static int print_panel(const ReportPanel *panel, int column, bool lowest, FILE *
                 curve->range ? ", " : separator, column, curve->line,
                 curve->title ? "title " : "notitle");
         if (curve->title)
-            print_quoted(gnuplot, curve->title);
+            gnuplot_text(gnuplot, curve->title);
         separator = ", ";
     }
     fprintf(gnuplot, "\nunset label\n");
@@ -287,7 +286,7 @@ static void print_script(const Report *report, FILE *gnuplot, const ReportTitle 
             "set terminal svg size 820,%d font 'sans-serif,14' background 'white'\n"
             "set output ",
             config->panels > 1 ? 640 : 480);
-    print_quoted(gnuplot, config->plot);
+    gnuplot_text(gnuplot, config->plot);
     fputc('\n', gnuplot);
     print_points(report, gnuplot);
     fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,%s,0.86 spacing 0,0.04\n",
@@ -309,13 +308,9 @@ static void print_script(const Report *report, FILE *gnuplot, const ReportTitle 
 
 static void draw(const Report *report, const ReportTitle *title)
 {
-    FILE *gnuplot = popen("gnuplot", "w");
-    if (!gnuplot)
-        fail(EXIT_FAILURE, "--plot %s: %s", report->config.plot, strerror(errno));
+    FILE *gnuplot = gnuplot_open(report->config.plot);
     print_script(report, gnuplot, title);
-    if (pclose(gnuplot) != 0)
-        fail(EXIT_FAILURE, "--plot %s: gnuplot could not draw it; its error is printed above",
-             report->config.plot);
+    gnuplot_close(gnuplot, report->config.plot);
 }
 
 void report_finish(Report *report, const ReportTitle *title)

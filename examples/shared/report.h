@@ -18,7 +18,7 @@ typedef struct ReportCurve {
     int value;
     double factor;
     const char *title;        /* in the legend, or NULL */
-    const char *line, *range; /* colours of the mean and of the band from minimum to maximum; NULL:
+    const char *line, *range; /* colors of the mean and of the band from minimum to maximum; NULL:
                                  no band */
 } ReportCurve;
 
@@ -54,6 +54,9 @@ void report_free(Report *report);
 /* Appends a step to the log and shows the progress: on a terminal by updating one line, else by a
  * new line per tenth of the steps and per 10 seconds. record.seconds count from report_new. */
 void report_step(Report *report, Record record);
+
+/* Whether the log could not be written, of which report_step has warned. */
+bool report_lost_log(const Report *report);
 
 /* The picture's titles, and a vertical line at step drop_at, if the picture includes it. */
 typedef struct ReportTitle {

@@ -83,11 +83,11 @@ static Report *report_of(Training *training, ReportConfig config)
 
 static void update(const Training *training)
 {
-    const double most = training->options->clip;
-    if (most > 0 && training->clip_each)
-        params_clip_each_gradient(training->params, most);
-    else if (most > 0)
-        params_clip_gradients(training->params, most);
+    const double max_norm = training->options->clip;
+    if (max_norm > 0 && training->clip_each)
+        params_clip_each_gradient(training->params, max_norm);
+    else if (max_norm > 0)
+        params_clip_gradients(training->params, max_norm);
     optim_step(training->optimizer);
 }
 
@@ -161,7 +161,8 @@ Report *training_run(Training *training, ReportConfig config)
     training->seconds = now() - start;
     if (training->done < training->steps && !training->enough && !stopped_by)
         stopped_by = SIGTERM; /* another rank was stopped */
-    training->unsaved = options->save && !save(training);
+    training->failed = report_lost_log(report);
+    training->failed |= options->save && !save(training);
     return report;
 }
 
@@ -182,5 +183,5 @@ int training_status(const Training *training)
 {
     enum { START_AGAIN = 75 }; /* EX_TEMPFAIL: the checkpoint is whole */
     const int stopped = dist_ranks() > 1 ? START_AGAIN : 128 + stopped_by;
-    return training->unsaved ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
+    return training->failed ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
 }

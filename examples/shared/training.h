@@ -19,7 +19,7 @@ typedef struct Training {
     int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
     bool clip_each;        /* --clip is of each weight's gradient by itself */
     bool enough;           /* set by score: the training ends before its steps are done */
-    bool unsaved;          /* the final checkpoint could not be written */
+    bool failed;           /* the final checkpoint or the log could not be written */
     /* The program's part of a step, which receives context. */
     void *context;
     void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */

@@ -1,11 +1,11 @@
-/* Decoding of connectionist temporal classification. Let y_tk be the probability that frame t says
+/* Decoding of connectionist temporal classification. Let y_tk be the probability that frame t emits
  * symbol k, log_softmax(logits_t)_k its logarithm.
  *
  * The prefix beam search (Graves and Jaitly 2014, algorithm 1) keeps for a text l two sums over the
- * paths of the first t frames that say l:
+ * paths of the first t frames that emit l:
  *   blank_t(l)   of those whose frame t is the blank
  *   symbol_t(l)  of those whose frame t is the last symbol of l, last(l)
- * A path that says l after frame t said l before, or l without its last symbol, parent(l):
+ * A path that emits l after frame t emitted l before, or l without its last symbol, parent(l):
  *   blank_t(l)  = y_t,0 (blank_t-1(l) + symbol_t-1(l))
  *   symbol_t(l) = y_t,last(l) (symbol_t-1(l) + from_t-1(parent(l), last(l)))
  *   from_t(l, k) = blank_t(l) + (last(l) != k) symbol_t(l)
@@ -23,21 +23,21 @@
 /* ln(e^a + e^b) */
 static double log_add(double a, double b)
 {
-    double most = fmax(a, b);
-    return most == -INFINITY ? most : most + log1p(exp(-fabs(a - b)));
+    double max = fmax(a, b);
+    return max == -INFINITY ? max : max + log1p(exp(-fabs(a - b)));
 }
 
 /* log_y [classes] = ln y_t */
 static void log_probabilities(Logits logits, int64_t t, double *log_y)
 {
     const Real *x = logits.values + t * logits.classes;
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
     for (int64_t k = 0; k < logits.classes; k++)
-        most = (double)x[k] > most ? (double)x[k] : most;
+        max = (double)x[k] > max ? (double)x[k] : max;
     for (int64_t k = 0; k < logits.classes; k++)
-        sum += exp((double)x[k] - most);
+        sum += exp((double)x[k] - max);
     for (int64_t k = 0; k < logits.classes; k++)
-        log_y[k] = (double)x[k] - most - log(sum);
+        log_y[k] = (double)x[k] - max - log(sum);
 }
 
 int32_t decode_next(const Real *logits, int64_t classes, int32_t *before)

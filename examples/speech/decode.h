@@ -15,7 +15,7 @@ typedef struct Logits {
  * equal to *before, that of the frame before (0 at first), which becomes it. */
 int32_t decode_next(const Real *logits, int64_t classes, int32_t *before);
 
-/* The text of the most probable path: the largest logit of every frame, equal neighbours merged,
+/* The text of the most probable path: the largest logit of every frame, equal neighbors merged,
  * blanks dropped. Writes it to text [frames] and returns its length. */
 int64_t decode_greedy(Logits logits, int32_t *text);
 
@@ -25,14 +25,14 @@ int64_t decode_greedy(Logits logits, int32_t *text);
  * becomes ln of the probability of its paths, as far as their prefixes were in the beam. */
 int64_t decode_beam(Logits logits, int64_t width, int32_t *text, double *log_p);
 
-/* The frames that say a symbol: start <= t < end. */
+/* The frames that emit a symbol: start <= t < end. */
 typedef struct Interval {
     int64_t start, end;
 } Interval;
 
 /* The most probable path whose text is text [n]: writes the frames of every symbol to intervals [n]
- * and returns ln of the path's probability, or minus infinity if the frames are too few to say the
- * text; then the intervals are empty. */
+ * and returns ln of the path's probability, or minus infinity if the frames are too few to emit
+ * the text; then the intervals are empty. */
 double decode_align(Logits logits, const int32_t *text, int64_t n, Interval *intervals);
 
 /* The fewest edits that turn the reference into what was found. */

@@ -20,11 +20,11 @@ int speech_evaluate(int argc, char **argv)
     speech_check_data(&options);
     Corpus corpus = corpus_read(options.data, !strcmp(options.split, "speaker"));
     const int64_t samples = string_samples(&corpus, options.max_digits);
-    Recogniser recogniser = recogniser_new(&options, model_positions(&options, samples));
-    const Strings strings = { &options, &corpus, recogniser.bank, PART_TEST, 0 };
+    Recognizer recognizer = recognizer_new(&options, model_positions(&options, samples));
+    const Strings strings = { &options, &corpus, recognizer.bank, PART_TEST, 0 };
     const double start = now();
     const Score score =
-        score_strings(&strings, recogniser.tape, &recogniser.model, options.strings, options.beam);
+        score_strings(&strings, recognizer.tape, &recognizer.model, options.strings, options.beam);
     char beam[32];
     snprintf(beam, sizeof beam, "beam %lld", (long long)options.beam);
     printf("%lld strings of the %s split, %s, %.2f s\n\n", (long long)options.strings,
@@ -34,6 +34,6 @@ int speech_evaluate(int argc, char **argv)
     print_row(beam, score.beam);
     print_row("its digits", score.digits);
     corpus_free(&corpus);
-    recogniser_free(&recogniser);
+    recognizer_free(&recognizer);
     return EXIT_SUCCESS;
 }

@@ -231,25 +231,25 @@ void batch_free(Batch *batch)
 
 /* ---------------------------------------------------------------------------------- recognition */
 
-Recogniser recogniser_new(const SpeechOptions *options, int64_t max_positions)
+Recognizer recognizer_new(const SpeechOptions *options, int64_t max_positions)
 {
     Device *device = training_device(&options->common);
     Params *params = params_new(device, (uint64_t)options->common.seed);
-    Recogniser recogniser = { .options = options,
+    Recognizer recognizer = { .options = options,
                               .params = params,
                               .tape = tape_new(device),
                               .bank = filter_bank_new(),
                               .model = model_new(params, options, max_positions) };
-    tape_set_recording(recogniser.tape, false);
-    tape_set_training(recogniser.tape, false);
-    if (!params_load(params, options->load))
+    tape_set_recording(recognizer.tape, false);
+    tape_set_training(recognizer.tape, false);
+    if (!params_load(params, options->common.load))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
-    return recogniser;
+    return recognizer;
 }
 
-void recogniser_free(Recogniser *recogniser)
+void recognizer_free(Recognizer *recognizer)
 {
-    tape_free(recogniser->tape);
-    params_free(recogniser->params);
-    filter_bank_free(recogniser->bank);
+    tape_free(recognizer->tape);
+    params_free(recognizer->params);
+    filter_bank_free(recognizer->bank);
 }

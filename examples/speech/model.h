@@ -22,7 +22,7 @@ const char *model_kind(const SpeechOptions *options);
 bool model_is_causal(const SpeechOptions *options);
 bool model_is_lsh(const SpeechOptions *options);
 
-/* A position stands for `stride` frames, and sees `context` frames before and `lookahead` frames
+/* A position stands for `stride` frames, and reads `context` frames before and `lookahead` frames
  * after these: the number of its values, the number of positions for a number of samples, and the
  * second at which its frames begin. */
 int64_t model_inputs(const SpeechOptions *options);
@@ -49,7 +49,7 @@ bool inputs_end(Inputs *inputs);
 /* Utterances in host memory. */
 typedef struct Batch {
     int64_t size, positions, columns; /* columns: model_inputs */
-    int64_t phonemes;                 /* the most of an utterance, or 1 */
+    int64_t phonemes;                 /* the maximum of an utterance, or 1 */
     Real *inputs;                     /* [size, positions, columns], 0 after an utterance's end */
     int32_t *lengths;                 /* [size], in positions */
     int32_t *targets;                 /* [size, phonemes] */
@@ -63,16 +63,16 @@ void batch_free(Batch *batch);
 Tensor *model_forward(Tape *tape, const Model *model, const Batch *batch, Tensor **lengths);
 
 /* A trained model, for commands that do not train. */
-typedef struct Recogniser {
+typedef struct Recognizer {
     const SpeechOptions *options;
     Params *params;
     Tape *tape; /* records nothing */
     FilterBank *bank;
     Model model;
-} Recogniser;
+} Recognizer;
 
-/* Reads the weights of options.load; ends the program on an error. */
-Recogniser recogniser_new(const SpeechOptions *options, int64_t max_positions);
-void recogniser_free(Recogniser *recogniser);
+/* Reads the weights of options.common.load; ends the program on an error. */
+Recognizer recognizer_new(const SpeechOptions *options, int64_t max_positions);
+void recognizer_free(Recognizer *recognizer);
 
 #endif

@@ -47,7 +47,7 @@ static const Option of_the_model[] = {
     { "hidden", WHOLE, OF_MODEL, AT(hidden), 1, 65536, NULL, "width of the lstm in a direction" },
     { "stride", WHOLE, OF_MODEL, AT(stride), 1, 16, NULL, "frames of 10 ms per position" },
     { "context", WHOLE, OF_MODEL, AT(context), 0, 32, NULL,
-      "frames that a position sees before these" },
+      "frames before these that a position reads" },
     { "lookahead", WHOLE, OF_MODEL, AT(lookahead), 0, 32, NULL, "and after these" },
 };
 static const Option of_training[] = {
@@ -70,13 +70,13 @@ static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the folder with the recordings of the Free Spoken Digit Dataset" },
     { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, MAX_DIGITS, NULL,
-      "the fewest of a string" },
+      "the minimum of a string" },
     { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MAX_DIGITS, NULL,
-      "the most of a string" },
+      "the maximum of a string" },
     { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on" },
 };
 static const Option of_a_model[] = {
-    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
+    { "load", CHECKPOINT, OF_RUN, AT(common.load), 0, 0, NULL,
       "a checkpoint of speech train" },
 };
 static const Option of_decoding[] = {
@@ -90,15 +90,15 @@ static const Option of_pictures[] = {
 /* Those of run_rows that apply: evaluate is a command here, and steps cannot be replayed. */
 #define SAVING                                                                                     \
     {                                                                                              \
-        run_rows, 4                                                                                \
+        run_rows, RUN_LOAD                                                                         \
     }
 #define PRECISION                                                                                  \
     {                                                                                              \
-        run_rows + 6, 1                                                                            \
+        run_rows + RUN_PRECISION, 1                                                                \
     }
 #define QUIET                                                                                      \
     {                                                                                              \
-        run_rows + 8, 1                                                                            \
+        run_rows + RUN_QUIET, 1                                                                    \
     }
 
 const Command speech_train_command = {
@@ -125,10 +125,10 @@ const Command speech_evaluate_command = {
     .size = sizeof(SpeechOptions),
 };
 
-const Command speech_recognise_command = {
+const Command speech_recognize_command = {
     .program = "speech",
-    .argument = "a sound file: speech recognise FILE",
-    .about = "usage: speech recognise FILE --load FILE [OPTION]...\n\n"
+    .argument = "a sound file: speech recognize FILE",
+    .about = "usage: speech recognize FILE --load FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file, with their times.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_decoding), OPTION_TABLE(of_pictures),
                 OPTION_TABLE(device_rows) },
@@ -194,6 +194,6 @@ void speech_check_data(const SpeechOptions *options)
 
 void speech_check_checkpoint(const SpeechOptions *options)
 {
-    if (!options->load)
+    if (!options->common.load)
         fail(BAD_USE, "expected --load FILE, a checkpoint of speech train");
 }

@@ -16,13 +16,12 @@ typedef struct SpeechOptions {
     double epochs;
     /* This run. */
     const char *data;
-    /* speech evaluate, recognise, stream */
-    const char *load;
+    /* speech evaluate, recognize */
     int64_t beam, strings;
 } SpeechOptions;
 
 extern const Command speech_features_command, speech_train_command, speech_evaluate_command,
-    speech_recognise_command, speech_stream_command;
+    speech_recognize_command, speech_stream_command;
 
 /* End the program if options of the model contradict each other; without --data, or if the numbers
  * of digits contradict each other; without --load. */
@@ -34,7 +33,7 @@ void speech_check_checkpoint(const SpeechOptions *options);
 int speech_features(int argc, char **argv);
 int speech_train(int argc, char **argv);
 int speech_evaluate(int argc, char **argv);
-int speech_recognise(int argc, char **argv);
+int speech_recognize(int argc, char **argv);
 int speech_stream(int argc, char **argv);
 
 #endif

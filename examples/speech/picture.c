@@ -1,23 +1,23 @@
 #include "examples/speech/picture.h"
+#include "examples/shared/gnuplot.h"
 #include "examples/shared/program.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The picture's range of colours: values more than this below the maximum are black. */
+/* The picture's range of colors: values more than this below the maximum are black. */
 static const double SHOWN = 14; /* 61 dB, in ln of energy */
 
 static void print_spectrogram(FILE *gnuplot, const FilterBank *bank, const Wave *wave)
 {
     const int64_t frames = frame_count(wave->count);
-    Real *values = allocate(frames * FILTERS, sizeof *values), most = -INFINITY;
+    Real *values = allocate(frames * FILTERS, sizeof *values), max = -INFINITY;
     log_mel(bank, wave->samples, wave->count, values);
     for (int64_t i = 0; i < frames * FILTERS; i++)
-        most = values[i] > most ? values[i] : most;
-    fprintf(gnuplot, "set cbrange [%g:%g]\n$frames << END\n", (double)most - SHOWN, (double)most);
+        max = values[i] > max ? values[i] : max;
+    fprintf(gnuplot, "set cbrange [%g:%g]\n$frames << END\n", (double)max - SHOWN, (double)max);
     for (int filter = 0; filter < FILTERS; filter++) {
         for (int64_t t = 0; t < frames; t++)
             fprintf(gnuplot, "%.4g ", (double)values[t * FILTERS + filter]);
@@ -65,12 +65,11 @@ static void print_script(FILE *gnuplot, const char *path, const FilterBank *bank
     const bool svg = length > 4 && !strcmp(path + length - 4, ".svg");
     fprintf(gnuplot,
             "set terminal %s size %.0f,360 font 'sans-serif,%d' background '#ffffff'\n"
-            "set output '",
+            "set output ",
             svg ? "svg" : "pngcairo", width, svg ? 13 : 11);
-    for (const char *c = path; *c; c++)
-        fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
+    gnuplot_text(gnuplot, path);
     fprintf(gnuplot,
-            "'\nset palette defined (0 '#000004', 1 '#3b0f70', 2 '#8c2981', 3 '#de4968', "
+            "\nset palette defined (0 '#000004', 1 '#3b0f70', 2 '#8c2981', 3 '#de4968', "
             "4 '#fe9f6d', 5 '#fcfdbf')\nunset colorbox\nset border linecolor '#777777'\n"
             "set tics nomirror out textcolor '#333333'\nset tmargin 4\nset lmargin 10\n"
             "set rmargin 3\nset xlabel 'seconds'\nset xrange [0:%g]\nset yrange [-0.5:%g]\n",
@@ -85,13 +84,7 @@ static void print_script(FILE *gnuplot, const char *path, const FilterBank *bank
 void picture_draw(const char *path, const FilterBank *bank, const Wave *wave, const Mark *marks,
                   int64_t count)
 {
-    FILE *gnuplot = popen("gnuplot", "w");
-    if (!gnuplot)
-        fail(EXIT_FAILURE, "--plot %s: %s", path, strerror(errno));
+    FILE *gnuplot = gnuplot_open(path);
     print_script(gnuplot, path, bank, wave, marks, count);
-    if (pclose(gnuplot) != 0)
-        fail(EXIT_FAILURE,
-             "--plot %s: gnuplot could not draw it; is gnuplot-nox installed? Its error is "
-             "printed above",
-             path);
+    gnuplot_close(gnuplot, path);
 }

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-Stream stream_new(const Recogniser *recogniser, int64_t max_positions)
+Stream stream_new(const Recognizer *recognizer, int64_t max_positions)
 {
-    const Model *model = &recogniser->model;
-    Stream stream = { .recogniser = recogniser, .inputs = inputs_new(recogniser->options) };
+    const Model *model = &recognizer->model;
+    Stream stream = { .recognizer = recognizer, .inputs = inputs_new(recognizer->options) };
     if (model->is_lstm) {
         const Shape size = shape(model->lstm.stack.layers, 1, model->lstm.stack.hidden);
-        stream.lstm.hidden = tape_persistent(recogniser->tape, size);
-        stream.lstm.cell = tape_persistent(recogniser->tape, size);
+        stream.lstm.hidden = tape_persistent(recognizer->tape, size);
+        stream.lstm.cell = tape_persistent(recognizer->tape, size);
     } else {
         const GenerationConfig config = { .max_length = max_positions };
         stream.transformer = nn_transformer_state(&model->transformer, config);
@@ -40,7 +40,7 @@ static Tensor *lstm_step(Stream *stream, Tape *tape, Tensor *x)
 {
     LstmState state = stream->lstm;
     x = op_reshape(tape, x, shape(1, 1, tensor_count(x)));
-    x = nn_lstm_forward(tape, &stream->recogniser->model.lstm, x, NULL, &state);
+    x = nn_lstm_forward(tape, &stream->recognizer->model.lstm, x, NULL, &state);
     copy(stream->lstm.hidden, state.hidden);
     copy(stream->lstm.cell, state.cell);
     return op_reshape(tape, x, shape(1, tensor_count(x)));
@@ -49,9 +49,9 @@ static Tensor *lstm_step(Stream *stream, Tape *tape, Tensor *x)
 /* The logits of inputs that have become those of the next position. */
 static bool step(Stream *stream)
 {
-    const Model *model = &stream->recogniser->model;
-    Tape *tape = stream->recogniser->tape;
-    const int64_t columns = model_inputs(stream->recogniser->options);
+    const Model *model = &stream->recognizer->model;
+    Tape *tape = stream->recognizer->tape;
+    const int64_t columns = model_inputs(stream->recognizer->options);
     Tensor *x = tape_input(tape, stream->inputs.values, shape(1, columns));
     x = model->is_lstm
             ? lstm_step(stream, tape, x)
@@ -68,7 +68,7 @@ bool stream_next(Stream *stream, const Real *samples, int64_t count)
     if (stream->count < WINDOW)
         return false;
     Real frame[FILTERS];
-    log_mel(stream->recogniser->bank, stream->samples, WINDOW, frame);
+    log_mel(stream->recognizer->bank, stream->samples, WINDOW, frame);
     stream->count -= HOP;
     memmove(stream->samples, stream->samples + HOP, (size_t)stream->count * sizeof *samples);
     return inputs_next(&stream->inputs, frame) && step(stream);
@@ -151,7 +151,7 @@ static void print_latency(Found *found, const SpeechOptions *options, double sou
 }
 
 /* Reads the file, by blocks of 10 ms. */
-static void recognise(Stream *stream, WaveFile *file, Found *found)
+static void recognize(Stream *stream, WaveFile *file, Found *found)
 {
     Real samples[HOP];
     Sentence sentence;
@@ -179,28 +179,28 @@ int speech_stream(int argc, char **argv)
     speech_check_checkpoint(&options);
     if (!model_is_causal(&options))
         fail(BAD_USE, "--load %s: %s, expected a causal model: train --preset streaming",
-             options.load, model_kind(&options));
+             options.common.load, model_kind(&options));
     if (model_is_lsh(&options))
         fail(BAD_USE,
              "--load %s: %s, which has no decode steps; expected linear or softmax "
              "attention, or an LSTM",
-             options.load, model_kind(&options));
+             options.common.load, model_kind(&options));
     Sentence sentence;
     WaveFile *file = wave_open(path, &sentence);
     if (!file)
         fail(EXIT_FAILURE, "%s", sentence.text);
     const int64_t samples = wave_count(file), positions = model_positions(&options, samples);
-    Recogniser recogniser = recogniser_new(&options, positions);
-    Stream stream = stream_new(&recogniser, positions);
+    Recognizer recognizer = recognizer_new(&options, positions);
+    Stream stream = stream_new(&recognizer, positions);
     Found found = { .phonemes = allocate(positions, sizeof(int32_t)),
                     .seconds = allocate(samples / HOP + 1, sizeof(double)) };
     puts("  heard  found");
-    recognise(&stream, file, &found);
+    recognize(&stream, file, &found);
     print_latency(&found, &options, (double)samples / RATE);
     free(found.phonemes);
     free(found.seconds);
     stream_free(&stream);
-    recogniser_free(&recogniser);
+    recognizer_free(&recognizer);
     wave_close(file);
     return EXIT_SUCCESS;
 }

@@ -6,17 +6,17 @@
 #include "examples/speech/model.h"
 
 typedef struct Stream {
-    const Recogniser *recogniser;
+    const Recognizer *recognizer;
     Real samples[WINDOW + HOP]; /* that no complete frame has used up */
     int64_t count;              /* of them */
     Inputs inputs;
     TransformerState *transformer; /* of the transformer */
-    LstmState lstm;                /* of the LSTM, on the recogniser's tape */
+    LstmState lstm;                /* of the LSTM, on the recognizer's tape */
     Real logits[SYMBOLS];
 } Stream;
 
-/* max_positions: of the sound. The model is causal; recogniser outlives the stream. */
-Stream stream_new(const Recogniser *recogniser, int64_t max_positions);
+/* max_positions: of the sound. The model is causal; recognizer outlives the stream. */
+Stream stream_new(const Recognizer *recognizer, int64_t max_positions);
 void stream_free(Stream *stream);
 
 /* Appends samples [count], count <= HOP; after the last ones, stream_end until it returns false.

@@ -172,7 +172,7 @@ static int train(Run *run)
     return training_status(training);
 }
 
-/* An epoch says one digit per recording to train on, in the mean. */
+/* An epoch has one digit per recording to train on, in the mean. */
 static int64_t steps_per_epoch(const Corpus *corpus, const SpeechOptions *options)
 {
     const double digits =
@@ -229,13 +229,9 @@ int speech_train(int argc, char **argv)
     Given given = options_parse(&speech_train_command, argc, argv, &options);
     static const char *const none[] = { NULL };
     training_check(&options.common, &given, none);
-    if (option_given(&given, "steps") && option_given(&given, "epochs"))
-        fail(BAD_USE, "--steps %s: expected without --epochs %s", option_given(&given, "steps"),
-             option_given(&given, "epochs"));
+    training_check_epochs(&options.common, &given);
     speech_check_model(&options, &given);
     speech_check_data(&options);
-    if (option_given(&given, "epochs"))
-        options.common.steps = 0;
     options.common.eager = true; /* utterances differ in length, so a step cannot be replayed */
     Run run;
     run_start(&run, &options);

@@ -23,7 +23,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-enum { STACK_BYTES = 512 << 10, GUARD_BYTES = 64 << 10, COLOURS = 61, COLOUR_BYTES = 576 };
+enum { STACK_BYTES = 512 << 10, GUARD_BYTES = 64 << 10, COLORS = 61, COLOR_BYTES = 576 };
 
 struct Fibre {
 #ifdef __x86_64__
@@ -139,7 +139,7 @@ void fibre_switch(Fibre *to)
 }
 
 /* ------------------------------------------------------------------------------------- the pool */
-/* Cache colouring: stacks start at different offsets, because equal ones would all map to the same
+/* Cache coloring: stacks start at different offsets, because equal ones would all map to the same
  * few cache sets. A guard page below each stack turns an overflow into a fault. */
 static Fibre *make_fibre(void)
 {
@@ -152,7 +152,7 @@ static Fibre *make_fibre(void)
     Fibre *fibre = (Fibre *)calloc(1, sizeof *fibre);
     fibre->bottom = memory + GUARD_BYTES;
     fibre->size = STACK_BYTES;
-    prepare(fibre, memory + GUARD_BYTES + STACK_BYTES - fibres_made++ % COLOURS * COLOUR_BYTES);
+    prepare(fibre, memory + GUARD_BYTES + STACK_BYTES - fibres_made++ % COLORS * COLOR_BYTES);
     return fibre;
 }
 

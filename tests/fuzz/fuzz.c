@@ -5,12 +5,15 @@
  *     checkpoint  optim_load and params_load
  *     state       nn_transformer_state_load; all three change nothing if they return false; what
  *                 they accept, saved, loaded and saved again, is the same file
- *     idx         IDX files of images and of labels, gzipped or not
+ *     idx         IDX files of images, gzipped or not
  *     cifar10     a directory with one of CIFAR-10's files, gzipped or not
+ *     vocabulary  vocabularies of language_model; with one that is accepted a text encodes, and
+ *                 decodes to itself
  *     options     copy_task's command line, one argument per line */
 #include "examples/copy_task/options.h"
 #include "examples/images/cifar10.h"
 #include "examples/images/idx.h"
+#include "examples/language_model/vocabulary.h"
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -205,27 +208,23 @@ static void fuzz_state(void)
 
 static void fuzz_idx(void)
 {
-    for (int i = 0; i < 2; i++) {
-        Idx idx = { .count = 7 };
-        Sentence sentence = { "" };
-        if (idx_read(given, i ? IDX_IMAGES : IDX_LABELS, &idx, &sentence)) {
-            int sum = 0;
-            for (int64_t j = 0; j < idx.count * idx.rows * idx.columns; j++)
-                sum += idx.bytes[j];
-            REQUIRE(sum >= 0);
-            idx_free(&idx);
-        } else {
-            REQUIRE(idx.count == 7 && !idx.bytes && *sentence.text);
-        }
+    Idx idx = { .count = 7 };
+    Sentence sentence = { "" };
+    if (idx_read(given, &idx, &sentence)) {
+        int sum = 0;
+        for (int64_t j = 0; j < idx.count * idx.rows * idx.columns; j++)
+            sum += idx.bytes[j];
+        REQUIRE(sum >= 0);
+        idx_free(&idx);
+    } else {
+        REQUIRE(idx.count == 7 && !idx.bytes && *sentence.text);
     }
 }
 
 static void write_idx_seeds(void)
 {
     const uint8_t images[] = { 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 1, 9, 8, 7, 6 };
-    const uint8_t labels[] = { 0, 0, 8, 1, 0, 0, 0, 3, 1, 2, 3 };
     write_bytes(seed_path("images"), images, sizeof images);
-    write_bytes(seed_path("labels"), labels, sizeof labels);
     gzFile file = gzopen(seed_path("images.gz"), "wb");
     REQUIRE(file && gzwrite(file, images, sizeof images) == (int)sizeof images);
     REQUIRE(gzclose(file) == Z_OK);
@@ -238,8 +237,6 @@ static void fuzz_cifar10(void)
     if (cifar10_read(folder, false, &images, &sentence)) {
         int sum = 0;
         REQUIRE(images.count > 0);
-        for (int64_t i = 0; i < images.count; i++)
-            REQUIRE(images.labels[i] < CIFAR10_CLASSES);
         for (int64_t i = 0; i < images.count * CIFAR10_BYTES; i++)
             sum += images.bytes[i];
         REQUIRE(sum >= 0);
@@ -258,6 +255,43 @@ static void write_cifar10_seeds(void)
     gzFile file = gzopen(seed_path("images.gz"), "wb");
     REQUIRE(file && gzwrite(file, images, sizeof images) == (int)sizeof images);
     REQUIRE(gzclose(file) == Z_OK);
+}
+
+/* --------------------------------------------------------------------------------- vocabularies */
+
+static void fuzz_vocabulary(void)
+{
+    static const char text[] = "the cat, the cat 12";
+    Vocabulary vocabulary;
+    Sentence sentence = { "" };
+    if (!vocabulary_load(&vocabulary, given, &sentence)) {
+        REQUIRE(*sentence.text);
+        return;
+    }
+    Source *source = source_of_string(text);
+    int32_t tokens[MAX_WORD];
+    uint8_t bytes[MAX_WORD];
+    size_t at = 0;
+    for (int got; (got = vocabulary_encode(&vocabulary, source, tokens, &sentence)) > 0;)
+        for (int i = 0; i < got; i++) {
+            REQUIRE(tokens[i] >= 0 && tokens[i] < vocabulary.count);
+            const size_t length = (size_t)vocabulary.lengths[tokens[i]];
+            vocabulary_decode(&vocabulary, tokens[i], bytes);
+            REQUIRE(at + length < sizeof text && memcmp(text + at, bytes, length) == 0);
+            at += length;
+        }
+    REQUIRE(at == sizeof text - 1 || vocabulary.kind == TOKENS_CHARACTERS);
+    REQUIRE(source_close(source, &sentence));
+    vocabulary_free(&vocabulary);
+}
+
+static void write_vocabulary_seeds(void)
+{
+    static const char *const seed[] = { "tapegrad vocabulary bytes 256\n",
+                                        "tapegrad vocabulary pairs 258\n104 101\n116 256\n",
+                                        "tapegrad vocabulary characters 3\n32\n97\n8364\n" };
+    for (int i = 0; i < 3; i++)
+        write_bytes(seed_path(token_kind_names[i]), seed[i], strlen(seed[i]));
 }
 
 /* -------------------------------------------------------------------------------------- options */
@@ -319,7 +353,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     snprintf(saved, sizeof saved, "%s/saved", folder);
     snprintf(again, sizeof again, "%s/again", folder);
     make_model();
-    const bool of_data = strcmp(chosen, "idx") == 0 || strcmp(chosen, "cifar10") == 0;
+    const bool of_data = strcmp(chosen, "idx") == 0 || strcmp(chosen, "cifar10") == 0 ||
+                         strcmp(chosen, "vocabulary") == 0;
     REQUIRE(of_data || strcmp(chosen, "options") == 0 ||
             (save_checkpoint(seed_path("checkpoint")) && save_state(seed_path("state")) &&
              params_save(params, seed_path("weights"))));
@@ -327,6 +362,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         write_idx_seeds();
     if (strcmp(chosen, "cifar10") == 0)
         write_cifar10_seeds();
+    if (strcmp(chosen, "vocabulary") == 0)
+        write_vocabulary_seeds();
     const char words[] =
         "--steps\n5\n--layers\n2\n--learning-rate\n1e-3\n--attention\nlsh\n--drop-at"
         "\n0\n--quiet";
@@ -346,6 +383,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
      : strcmp(chosen, "checkpoint") == 0 ? fuzz_checkpoint
      : strcmp(chosen, "state") == 0      ? fuzz_state
      : strcmp(chosen, "cifar10") == 0    ? fuzz_cifar10
+     : strcmp(chosen, "vocabulary") == 0 ? fuzz_vocabulary
                                          : fuzz_idx)();
     return 0;
 }

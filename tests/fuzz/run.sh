@@ -4,7 +4,7 @@
 set -u
 build=${1:?usage: run.sh BUILD [SECONDS]} seconds=${2:-12} failures=0
 export OMP_NUM_THREADS=1
-for reader in file checkpoint state idx cifar10 options; do
+for reader in file checkpoint state idx cifar10 vocabulary options; do
     export FUZZ=$reader FUZZ_SEEDS=$build/fuzz/$reader
     rm -rf "$FUZZ_SEEDS" && mkdir -p "$FUZZ_SEEDS"
     leaks=1 # a program may end at a bad option without freeing what it has

@@ -74,7 +74,7 @@ ALWAYS_INLINE Vector broadcast(Real x)
 }
 
 /* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles
- * of a product are contracted and others are not: a row's bits then depend on its neighbours. */
+ * of a product are contracted and others are not: a row's bits then depend on its neighbors. */
 ALWAYS_INLINE Vector multiply_add(Vector a, Vector b, Vector sum)
 {
 #if defined(__AVX512F__) && defined(TAPEGRAD_DOUBLE)

@@ -123,7 +123,7 @@ static void check_everywhere(void)
 }
 
 /* Shared memory is NaN when a block starts, device memory when it is allocated. */
-__global__ void uninitialised(float *out, const float *fresh)
+__global__ void uninitialized(float *out, const float *fresh)
 {
     __shared__ float shared[32];
     DYNAMIC_SHARED(float, dynamic);
@@ -134,10 +134,10 @@ __global__ void uninitialised(float *out, const float *fresh)
     shared[threadIdx.x] = dynamic[threadIdx.x] = 1;
 }
 
-static void check_uninitialised(void)
+static void check_uninitialized(void)
 {
     float *out = device_array<float>(30), *fresh = device_array<float>(1);
-    LAUNCH(uninitialised, 10, 32, 32 * sizeof(float), out, fresh);
+    LAUNCH(uninitialized, 10, 32, 32 * sizeof(float), out, fresh);
     for (float x : copy_out(out, 30))
         CHECK(isnan(x));
     cudaFree(out);
@@ -440,7 +440,7 @@ int main(int count, char **arguments)
     check_shuffles();
     check_everywhere();
     check_tensor_core();
-    check_uninitialised();
+    check_uninitialized();
     check_launches();
     check_memory();
     check_replays();

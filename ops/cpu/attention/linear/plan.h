@@ -1,5 +1,5 @@
 /* The plan of linear attention on the CPU: the form, and which thread processes which heads and
- * segments in which buffers. An item of work is a group of neighbouring heads of one sequence,
+ * segments in which buffers. An item of work is a group of neighboring heads of one sequence,
  * whose rows are contiguous. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
@@ -234,7 +234,7 @@ static int threads_of_plan(const ScanPlan *p)
 
 /* EACH_ITEM(item, plan) statement: for all items of work, divided among the threads. Scheduled
  * dynamically although all items cost the same: with a static schedule, two threads processed
- * neighbouring heads in lockstep, and took up to 1.8 times as long. */
+ * neighboring heads in lockstep, and took up to 1.8 times as long. */
 #define EACH_ITEM(item, plan)                                                                      \
     PRAGMA(omp parallel for schedule(dynamic) num_threads(threads_of_plan(plan)))                  \
     for (int64_t index = 0; index < item_count(plan); index++)                                     \

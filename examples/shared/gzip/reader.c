@@ -1,5 +1,5 @@
 /* zlib's gzread reads plain and gzipped files; of the latter it verifies lengths and checksums. */
-#include "examples/images/reader.h"
+#include "examples/shared/gzip/reader.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Reader of files of data, gzipped or not. */
-#ifndef TAPEGRAD_IMAGES_READER_H
-#define TAPEGRAD_IMAGES_READER_H
+#ifndef TAPEGRAD_READER_H
+#define TAPEGRAD_READER_H
 
 #include "examples/shared/sentence.h"
 

@@ -1,3 +1,4 @@
+#include "examples/shared/gnuplot.h"
 #include "examples/shared/program.h"
 #include "examples/speech/decode.h"
 #include "examples/speech/model.h"
@@ -22,6 +23,7 @@ int speech_features(int argc, char **argv)
     if (!options.common.plot)
         fail(BAD_USE, "features: expected --plot FILE, a PNG or an SVG");
     option_check_file("plot", options.common.plot);
+    gnuplot_check(options.common.plot);
     Wave wave = read_file(path);
     FilterBank *bank = filter_bank_new();
     picture_draw(options.common.plot, bank, &wave, NULL, 0);
@@ -34,7 +36,7 @@ int speech_features(int argc, char **argv)
 
 /* ---------------------------------------------------------------------------------- recognition */
 
-/* The text of an utterance and the frames that say it. */
+/* The text of an utterance and the frames that emit it. */
 typedef struct Result {
     int32_t *phonemes, *digits;
     Interval *intervals; /* of the phonemes, in positions */
@@ -42,12 +44,12 @@ typedef struct Result {
     int64_t phoneme_count, digit_count;
 } Result;
 
-static Result recognise(const Recogniser *recogniser, const Wave *wave)
+static Result recognize(const Recognizer *recognizer, const Wave *wave)
 {
-    const SpeechOptions *options = recogniser->options;
+    const SpeechOptions *options = recognizer->options;
     Utterance utterance = { .wave = *wave };
-    Batch batch = batch_new(options, recogniser->bank, &utterance, 1);
-    Tensor *lengths, *out = model_forward(recogniser->tape, &recogniser->model, &batch, &lengths);
+    Batch batch = batch_new(options, recognizer->bank, &utterance, 1);
+    Tensor *lengths, *out = model_forward(recognizer->tape, &recognizer->model, &batch, &lengths);
     const int64_t n = batch.positions;
     Real *values = allocate(n * SYMBOLS, sizeof *values);
     tensor_read(out, values);
@@ -104,23 +106,24 @@ static void print_result(const Result *result, const Mark *marks)
     }
 }
 
-int speech_recognise(int argc, char **argv)
+int speech_recognize(int argc, char **argv)
 {
     SpeechOptions options;
-    const char *path = options_parse(&speech_recognise_command, argc, argv, &options).argument;
+    const char *path = options_parse(&speech_recognize_command, argc, argv, &options).argument;
     speech_check_checkpoint(&options);
     option_check_file("plot", options.common.plot);
+    gnuplot_check(options.common.plot);
     Wave wave = read_file(path);
-    Recogniser recogniser = recogniser_new(&options, model_positions(&options, wave.count));
-    Result result = recognise(&recogniser, &wave);
+    Recognizer recognizer = recognizer_new(&options, model_positions(&options, wave.count));
+    Result result = recognize(&recognizer, &wave);
     Mark *marks = marks_of(&result, &options);
     print_result(&result, marks);
     if (options.common.plot)
-        picture_draw(options.common.plot, recogniser.bank, &wave, marks,
+        picture_draw(options.common.plot, recognizer.bank, &wave, marks,
                      result.phoneme_count + result.digit_count);
     free(marks);
     result_free(&result);
-    recogniser_free(&recogniser);
+    recognizer_free(&recognizer);
     wave_free(&wave);
     return EXIT_SUCCESS;
 }
