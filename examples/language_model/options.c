@@ -46,7 +46,8 @@ static const Option of_the_model[] = {
 static const Option of_training[] = {
     { "batch", WHOLE, OF_TRAINING, AT(common.batch), 1, 65536, NULL, "windows at a time" },
     { "tokens-per-update", WHOLE, OF_TRAINING, AT(tokens_per_update), 0, 1e9, NULL,
-      "gradients of several batches are accumulated to this number (0: one batch)" },
+      "gradients of several batches are accumulated to this number (0: one batch), each of which "
+      "CUDA waits for" },
     { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
       "updates in total, including those before --resume" },
     { "optimizer", CHOICE, OF_TRAINING, AT(optimizer), 0, 0, optimizer_names,
