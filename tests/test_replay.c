@@ -399,7 +399,7 @@ TEST(persistent_tensors_survive_resets)
 typedef struct Chain {
     Tape *tape;
     Tensor *x;
-    int exponentials, products;
+    int exponentials, products, calls;
 } Chain;
 
 static void run_chain(void *context)
@@ -431,6 +431,31 @@ TEST(a_recorded_steps_kernels_are_counted)
     for (int i = 0; i < 2; i++)
         tape_replay(chain.tape, run_chain, &chain);
     ck_assert_int_ge(tape_replay_kernels(chain.tape), cuda ? 4 + 2 : 0);
+    tape_free(chain.tape);
+}
+
+static void fail_the_first_call(void *context)
+{
+    Chain *chain = context;
+    run_chain(chain);
+    if (++chain->calls == 1)
+        op_exp(chain->tape, NULL);
+}
+
+/* A capture needs a whole step before it; an error between replays is not the step's. */
+TEST(a_failed_step_is_no_warm_up)
+{
+    const bool cuda = device_is_cuda(test_device());
+    Chain chain = { .tape = tape_new(test_device()), .exponentials = 1 };
+    chain.x = tape_persistent(chain.tape, shape(16, 16));
+    assert_raises("op_exp: x is NULL", tape_replay(chain.tape, fail_the_first_call, &chain));
+    for (int call = 2; call <= 5; call++) {
+        tape_replay(chain.tape, fail_the_first_call, &chain);
+        ck_assert_int_eq(tape_replay_kernels(chain.tape), cuda && call > 2 ? 1 : 0);
+        assert_raises("tensor_item: the tensor has shape [16,16], expected one element",
+                      tensor_item(chain.x));
+    }
+    ck_assert_int_eq(chain.calls, cuda ? 3 : 5);
     tape_free(chain.tape);
 }
 
