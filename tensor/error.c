@@ -110,9 +110,17 @@ const char *error_operation(void)
     return current.operation;
 }
 
+/* An argument may be the last sentence itself. */
+static void set_sentence(const char *format, va_list arguments)
+{
+    char sentence[sizeof last_sentence];
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    strcpy(last_sentence, sentence);
+}
+
 void error_raise_arguments(const char *format, va_list arguments)
 {
-    vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    set_sentence(format, arguments);
     mark_context();
     if (error_cleanup)
         error_cleanup();
@@ -140,7 +148,7 @@ bool error_report(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    set_sentence(format, arguments);
     va_end(arguments);
     return false;
 }

@@ -134,6 +134,18 @@ TEST(missing_arguments_and_shapes_made_by_hand_raise)
                   gradient_check(test_device(), NULL, NULL, &input, 1));
     assert_raises("gradient_check: inputs[0].values is NULL",
                   gradient_check(test_device(), nothing, NULL, &(CheckInput){ shape(3), NULL }, 1));
+    const CheckInput deep = { { .rank = 6 }, three }, negative = { { 2, { -1, -3 } }, three };
+    assert_raises("shape: 6 sizes were given, expected at most 4",
+                  gradient_check(test_device(), nothing, NULL, &deep, 1));
+    assert_raises("shape: size 0 is -1, expected at least 1; no size is inferred",
+                  gradient_check(test_device(), nothing, NULL, &negative, 1));
+}
+
+TEST(an_error_may_quote_the_last_one)
+{
+    assert_raises("square: x is NULL", square(tape, NULL));
+    assert_raises("once more: square: x is NULL",
+                  tape_error(tape, "once more: %s", tapegrad_error()));
 }
 
 TEST(misuse_of_backward_raises)
