@@ -376,6 +376,8 @@ bool tape_check_finite(Tape *tape, bool on)
 
 void tape_record(Tape *tape, Node node)
 {
+    if (!node.name)
+        node.name = "tape_record";
     if (tape->checks_finite)
         tape_check_forward_finite(tape, &node);
     bool required = false;
@@ -392,7 +394,7 @@ void tape_record(Tape *tape, Node node)
         tape_error(tape,
                    "%s: the node has no backward function, but an input requires a gradient; "
                    "set .backward, or do not record an operation without a gradient",
-                   node.name ? node.name : "tape_record");
+                   node.name);
     tape_append(tape, node);
 }
 

@@ -65,7 +65,6 @@ void error_context_close(ErrorContext *context)
 bool error_claim(ErrorContext *context, const char *function)
 {
     const void *worker = NULL;
-    function = function ? function : "tapegrad";
     const bool claimed = __atomic_compare_exchange_n(&context->worker, &worker, &current, false,
                                                      __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
     if (!claimed && worker != &current)
@@ -107,7 +106,7 @@ void error_leave(ErrorContext *context)
 
 const char *error_operation(void)
 {
-    return current.operation;
+    return current.operation ? current.operation : "tapegrad";
 }
 
 /* An argument may be the last sentence itself. */

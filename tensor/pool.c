@@ -188,7 +188,7 @@ void pool_close(Capture *capture)
 
 void device_raise_exhausted(const Device *device, size_t bytes)
 {
-    const char *label = error_operation() ? error_operation() : "tapegrad";
+    const char *label = error_operation();
     error_raise("%.*s: %s", (int)strcspn(label, ":"), label, device_exhausted(device, bytes).text);
 }
 

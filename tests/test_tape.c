@@ -450,6 +450,9 @@ TEST(traps_of_own_operations_raise)
     assert_raises("own: the node has no backward function, but an input requires a gradient; set "
                   ".backward, or do not record an operation without a gradient",
                   tape_record(tape, node));
+    assert_raises("tape_record: the node has no backward function, but an input requires a "
+                  "gradient; set .backward, or do not record an operation without a gradient",
+                  tape_record(tape, (Node){ .inputs = { x }, .outputs = { out } }));
     tape_set_recording(tape, false);
     tape_record(tape, node);
     ck_assert(!out->requires_grad);
