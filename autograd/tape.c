@@ -207,12 +207,15 @@ Tensor *tape_tensor_i32(Tape *tape, Shape shape)
 
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
 {
+    tape_check_tensor(tape, "tape_view: the tensor", tensor,
+                      tensor && tensor->type == TENSOR_INT32 ? TENSOR_INT32 : TENSOR_REAL);
     shape = shape_new(shape.rank, shape.size);
     if (shape_count(shape) != tensor_count(tensor))
         tape_error(tape, "tape_view: cannot view %s as %s: the element counts differ",
                    shape_text(tensor->shape).text, shape_text(shape).text);
     Tensor *view = new_tensor(tape, tensor->type, shape);
     view->base = tensor_root(tensor);
+    view->gradient->base = view->base->gradient;
     view->data = tensor->data;
     view->requires_grad = tensor->requires_grad;
     return view;

@@ -212,7 +212,8 @@ Tensor *tape_tensor(Tape *tape, Shape shape);
 Tensor *tape_tensor_i32(Tape *tape, Shape shape);
 Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape);
 
-/* The same elements in another shape of the same count: shares storage and gradient. */
+/* The same elements in another shape of the same count: shares storage and gradient. Raises as
+ * tape_use does, but accepts int32. */
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape);
 
 /* A copy of a small struct in the tape's arena, valid until tape_reset. */

@@ -88,6 +88,37 @@ TEST(views_share_storage_and_gradient)
                   tape_view(tape, x, shape(4)));
 }
 
+TEST(views_are_of_tensors_that_the_tape_can_use)
+{
+    Params *params = params_new(device, 1);
+    Tensor *weight = params_add(params, "w", shape(2, 3), (Initializer){ .kind = INITIAL_ZERO });
+    Tensor *view = tape_view(tape, weight, shape(6)); /* allocates the weight */
+    ck_assert(view->data && view->data == weight->data);
+    ck_assert_int_eq(tape_view(tape, tape_persistent_i32(tape, shape(3)), shape(1, 3))->type,
+                     TENSOR_INT32);
+    assert_raises("tape_view: the tensor is NULL", tape_view(tape, NULL, shape(1)));
+    assert_raises("tape_view: the tape is NULL", tape_view(NULL, view, shape(1)));
+    Tape *other = tape_new(device);
+    Tensor *x = tape_input(other, three, shape(3));
+    assert_raises("tape_view: the tensor belongs to another tape", tape_view(tape, x, shape(3, 1)));
+    tape_free(other);
+    params_free(params);
+}
+
+TEST(the_gradient_of_a_view_ends_with_the_step)
+{
+    Tensor *x = tape_variable(tape, three, shape(3)), *view = tape_view(tape, x, shape(3, 1));
+    tape_backward(tape, test_dot_operation(tape, view, x));
+    Tensor *gradient = tensor_gradient(view);
+    Real host[3];
+    tensor_read(gradient, host);
+    ck_assert(host[1] == 2 * three[1]);
+    tape_reset(tape);
+    tape_variable(tape, three, shape(3));
+    assert_raises("tensor_read: the tensor of shape [3,1] " GIVEN_BACK,
+                  tensor_read(gradient, host));
+}
+
 TEST(backward_releases_what_is_not_kept)
 {
     Tensor *x = tape_variable(tape, three, shape(3));
