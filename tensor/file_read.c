@@ -555,6 +555,8 @@ static const FileEntry *expect(const char *function, const TensorFile *file, con
                                uint32_t types, const char *types_text, Shape expected)
 {
     need_file(function, file, name);
+    if (expected.rank < 0 || expected.rank > MAX_RANK)
+        shape_new(expected.rank, NULL); /* raises */
     const FileEntry *entry = tensor_file_find(file, name);
     const FileNameText text = file_name_text(name);
     if (!entry)

@@ -384,6 +384,11 @@ TEST(conversions_that_do_not_fit)
 #ifdef TAPEGRAD_DOUBLE
     ck_assert(tensor_file_read(file, "wide", shape(2), numbers) && numbers[1] == 1e300);
 #endif
+    const Shape deep = { .rank = 6 };
+    assert_raises("shape: 6 sizes were given, expected at most 4",
+                  ck_assert(tensor_file_read(file, "f64", deep, numbers)));
+    assert_raises("shape: 6 sizes were given, expected at most 4",
+                  ck_assert(tensor_file_read_i32(file, "i32", deep, integers)));
     for (int index = -1; index < 10; index += 10)
         assert_raises(
             text("tensor_file_entry: %s: there is no entry %d; there are 9", path, index).text,
