@@ -42,7 +42,8 @@ void zero_on_host(Device *device, void *to, size_t bytes)
 
 void fill_on_host(Tensor *tensor, Real value)
 {
-    for (int64_t i = 0; i < tensor_count(tensor); i++)
+    const int64_t n = tensor_count(tensor);
+    for (int64_t i = 0; i < n; i++)
         tensor->data[i] = value;
 }
 

@@ -604,7 +604,8 @@ bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, 
     const FileEntry *entry = expect("tensor_file_read", file, name,
                                     1 << FILE_F16 | 1 << FILE_BF16 | 1 << FILE_F32 | 1 << FILE_F64,
                                     "F16, BF16, F32 or F64", expected);
-    for (int64_t i = 0; entry && i < shape_count(expected); i++) {
+    const int64_t n = entry ? shape_count(expected) : 0;
+    for (int64_t i = 0; i < n; i++) {
         const double value = float_at(entry, i);
         host[i] = (Real)value;
         if (!isfinite(host[i]) && isfinite(value))
@@ -621,7 +622,8 @@ bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expect
                                     1 << FILE_I32 | 1 << FILE_I64, "I32 or I64", expected);
     const UnalignedInt32 *narrow = entry ? entry->data : NULL;
     const UnalignedInt64 *wide = entry ? entry->data : NULL;
-    for (int64_t i = 0; entry && i < shape_count(expected); i++) {
+    const int64_t n = entry ? shape_count(expected) : 0;
+    for (int64_t i = 0; i < n; i++) {
         const int64_t value = entry->type == FILE_I64 ? wide[i] : narrow[i];
         host[i] = (int32_t)value;
         if (host[i] != value)
