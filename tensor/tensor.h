@@ -108,7 +108,7 @@ typedef struct Device Device;
  * first operations would do otherwise. */
 Device *device_open(const char *name);
 
-/* The first CUDA device if there is one, else the CPU. Prints the choice to standard error once. */
+/* The device "cuda" if there is one, else "cpu". Prints the choice to standard error once. */
 Device *device_best(void);
 
 /* The name that device_open takes, and whether this is a CUDA device. */
@@ -314,7 +314,7 @@ typedef struct FileMetadata {
  * disk and renames it, so that path holds either the old file or the complete new one. A file that
  * is replaced keeps its permissions, a symbolic link its place: the file that it leads to is
  * replaced. A process that is killed leaves its temporary file, which the next save to the path
- * removes. Names and keys are UTF-8, not empty and unique. False on error. */
+ * removes. Names are not empty; names and keys are UTF-8 and unique. False on error. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path);
