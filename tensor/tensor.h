@@ -206,23 +206,23 @@ typedef struct TensorText {
 TensorText tensor_text(const Tensor *tensor);
 
 /* Copies all tensor_count elements to host in row-major order; bf16 is converted to Real. Waits for
- * the device. Raises when the tensor is int32 (tensor_read_i32: is not int32), and when it was
- * released: by the backward pass (tensor_keep prevents that), tape_release or tape_reset. */
+ * the device. Raises when host is NULL, and when the tensor is int32 (tensor_read_i32: is not) or
+ * was released: by the backward pass (tensor_keep prevents that), tape_release or tape_reset. */
 void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
 /* The value of a tensor of one element. Raises when it has more, and when tensor_read does. */
 double tensor_item(const Tensor *tensor);
 
-/* Copies all elements from host, rounding to nearest for bf16. tensor_write_i32 raises when an
- * element exceeds the bounds of an operation that has used the tensor as indices. Do not write
- * between such an operation and its backward pass, which would read the new values. */
+/* Copies all elements from host, rounding to nearest for bf16. Raises as tensor_read does, and for
+ * int32 when an element exceeds the bounds of an operation that used the tensor as indices. Do not
+ * write between such an operation and its backward pass, which would read the new values. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 
 /* For programs with kernels of their own: call it after launching a kernel that writes a weight's
  * data, in a recorded step too. It updates the weight's bf16 copy, which PRECISION_BF16 uses; the
- * library's own functions that write weights do so by themselves. */
+ * library's own functions that write weights do so by themselves. Raises as tensor_read does. */
 void tensor_written(Tensor *tensor);
 
 /* Keeps a tensor, and its gradient, readable after the backward pass until tape_reset.
