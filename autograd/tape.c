@@ -445,16 +445,16 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 
 void tape_free_since(Tape *tape, int64_t first, Tensor *spared)
 {
-    TapeTensor *entry = tape->last_tensor, *survivor = NULL;
+    TapeTensor *entry = tape->last_tensor, *spared_entry = NULL;
     for (; entry && entry->position >= first; entry = entry->previous) {
         if (&entry->tensor == spared)
-            survivor = entry;
+            spared_entry = entry;
         else
             tape_free_tensor(&entry->tensor);
     }
-    if (survivor)
-        survivor->previous = entry;
-    tape->last_tensor = survivor ? survivor : entry;
+    if (spared_entry)
+        spared_entry->previous = entry;
+    tape->last_tensor = spared_entry ? spared_entry : entry;
 }
 
 /* ------------------------------------------------------------------------------------ resetting */

@@ -155,13 +155,13 @@ Device *device_open(const char *name)
 
 Device *device_best(void)
 {
-    static bool said;
+    static bool printed;
     Device *best = cuda_count() > 0 ? cuda_open("cuda") : device_open("cpu");
-    if (!said && best->cuda)
+    if (!printed && best->cuda)
         fprintf(stderr, "device: %s\n", best->name);
-    else if (!said)
+    else if (!printed)
         fprintf(stderr, "device: cpu, threads: %d\n", device_threads());
-    said = true;
+    printed = true;
     return best;
 }
 
