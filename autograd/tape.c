@@ -178,7 +178,6 @@ void tape_allocate_storage(Tape *tape, Tensor *tensor)
     tensor->data = tensor->block->data;
 }
 
-/* Frees the storage that a tensor owns, and its gradient's. */
 void tape_free_tensor(Tensor *tensor)
 {
     if (tensor->base)
@@ -432,13 +431,12 @@ TapeMark tape_mark(const Tape *tape)
 
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 {
-    if (tape->recording)
-        tape_error(tape, "tape_release: the tape is recording, and a backward pass would need the "
-                         "released tensors; call tape_set_recording(tape, false) first");
-    if (tape->node_count > mark.nodes)
+    if (tape->recording || tape->node_count > mark.nodes)
         tape_error(tape,
-                   "tape_release: a node was recorded since the mark, and a backward pass would "
-                   "need the released tensors; call tape_set_recording(tape, false) before");
+                   "tape_release: %s, and a backward pass would need the released tensors; call "
+                   "tape_set_recording(tape, false) before",
+                   tape->recording ? "the tape is recording"
+                                   : "a node was recorded since the mark");
     tape_free_since(tape, mark.tensors, result ? tensor_root(result) : NULL);
     return result;
 }

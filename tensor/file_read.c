@@ -475,15 +475,11 @@ static bool read_file(TensorFile *file, int descriptor, int64_t size)
 
 TensorFile *tensor_file_open(const char *path)
 {
-    if (!path) {
-        error_report("tensor_file_open: the path is NULL");
-        return NULL;
-    }
+    if (!path)
+        return error_report("tensor_file_open: the path is NULL"), NULL;
     TensorFile *file = memory_allocate(sizeof *file + strlen(path) + 1);
-    if (!file) {
-        error_report("tensor_file_open: %s: memory is exhausted", path);
-        return NULL;
-    }
+    if (!file)
+        return error_report("tensor_file_open: %s: memory is exhausted", path), NULL;
     *file =
         (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
     int descriptor;

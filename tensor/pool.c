@@ -107,13 +107,11 @@ static Block *new_block(Device *device, size_t bytes)
         device_release_cached(device);
         data = device->functions->allocate(device, bytes);
     }
-    if (!data)
-        return NULL;
-    Block *block = malloc(sizeof *block);
-    if (!block) {
+    Block *block = data ? malloc(sizeof *block) : NULL;
+    if (data && !block)
         device->functions->free(device, data);
+    if (!block)
         return NULL;
-    }
     *block = (Block){ .data = data, .size = bytes };
     spin_lock(&device->lock);
     device->memory.reserved += bytes;

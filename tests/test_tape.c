@@ -296,7 +296,7 @@ TEST(a_mark_gives_intermediates_back)
     Real *values = test_normal(1, 1000);
     Tensor *x = tape_input(tape, values, shape(1000));
     assert_raises("tape_release: the tape is recording, and a backward pass would need the "
-                  "released tensors; call tape_set_recording(tape, false) first",
+                  "released tensors; call tape_set_recording(tape, false) before",
                   tape_release(tape, tape_mark(tape), x));
     tape_set_recording(tape, false);
     const size_t one = device_memory(device).current;
