@@ -133,7 +133,8 @@ LACKING  := $(if $(NVCC),GPU of compute capability 8.0 or later,nvcc)
 CHOICE   := $(FOR_CUDA)$(if $(GPUS),, since there is no $(LACKING)); to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"
 $(SETTINGS): Makefile cuda.mk ALWAYS
 	@mkdir -p $(@D)
-	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) NCCL=$(or $(USES_NCCL),no) PDL=$(PDL)' > $@.new
+	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) NCCL=$(or $(USES_NCCL),no) PDL=$(PDL)' \
+	    'CC="$(CC)" ARCH="$(ARCH)" CFLAGS="$(CFLAGS)" SANITIZE="$(SANITIZE)"' > $@.new
 	@if [ -z '$(filter-out ALWAYS,$?)' ] && cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
 	$(if $(filter file,$(origin CUDA)),echo '$(CHOICE)';) fi
 ALWAYS:

@@ -16,7 +16,7 @@ const Real *tape_upstream(const Node *node, int index)
 }
 
 /* scattered: the backward function does not write each element of the root once. */
-static Gradient contribution(Node *node, const Tensor *input, bool scattered)
+static Gradient contribution(Node *node, Tensor *input, bool scattered)
 {
     if (!tensor_requires_grad(input))
         return (Gradient){ NULL, false };
@@ -27,8 +27,7 @@ static Gradient contribution(Node *node, const Tensor *input, bool scattered)
     if (scattered && !accumulate)
         device_zero(root->device, gradient->data, tensor_bytes(root));
     root->has_gradient = true;
-    const ptrdiff_t offset = (char *)input->data - (char *)root->data;
-    return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || scattered };
+    return (Gradient){ tensor_gradient(input)->data, accumulate || scattered };
 }
 
 Gradient tape_contribution(Node *node, Tensor *input)

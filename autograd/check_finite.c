@@ -26,9 +26,8 @@ void tape_check_forward_finite(Tape *tape, const Node *node)
 void tape_check_backward_finite(Tape *tape, const Node *node)
 {
     for (int i = 0; i < node_input_count(node); i++) {
-        const Tensor *input = node_input(node, i);
+        Tensor *input = node_input(node, i);
         if (tensor_requires_grad(input) && tensor_root(input)->has_gradient)
-            check_finite(tape, node, "the gradient of input", i, input,
-                         tensor_root(input)->gradient);
+            check_finite(tape, node, "the gradient of input", i, input, tensor_gradient(input));
     }
 }

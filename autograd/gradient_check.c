@@ -36,8 +36,8 @@ static void *allocate_values(size_t bytes)
 static void allocate_inputs(Check *check, const CheckInput *inputs)
 {
     for (int i = 0; i < check->count; i++) {
-        size_t bytes = (size_t)shape_count(inputs[i].shape) * sizeof(Real);
-        check->shapes[i] = inputs[i].shape;
+        check->shapes[i] = shape_new(inputs[i].shape.rank, inputs[i].shape.size);
+        size_t bytes = (size_t)shape_count(check->shapes[i]) * sizeof(Real);
         check->values[i] = memcpy(allocate_values(bytes), inputs[i].values, bytes);
         check->analytic[i] = memset(allocate_values(bytes), 0, bytes);
     }
@@ -133,10 +133,9 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
     for (int i = 0; i < count; i++)
         if (!inputs[i].values)
             error_raise("gradient_check: inputs[%d].values is NULL", i);
-    Check check = {
-        .tape = tape_new(device), .function = function, .context = context, .count = count
-    };
+    Check check = { .function = function, .context = context, .count = count };
     allocate_inputs(&check, inputs);
+    check.tape = tape_new(device);
     analytic_gradients(&check);
     GradientCheck worst = compare(&check);
     free_all(&check);

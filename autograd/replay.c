@@ -29,7 +29,8 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
     if (!step)
         tape_error(tape, "tape_replay: step is NULL");
     Replay *replay = &tape->replay;
-    const bool again = replay->step == step && replay->context == context && !tape->checks_finite;
+    const bool again = replay->step == step && replay->context == context && !tape->checks_finite &&
+                       !tape->errors.failed;
     if (!again || !replay->capture) {
         tape_reset(tape);
         replay->step = step;
@@ -42,6 +43,7 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
         tape_capture_step(tape);
     }
     device_captures(tape->device)->replay(replay->capture);
+    error_leave(&tape->errors);
 }
 
 int64_t tape_replay_kernels(const Tape *tape)

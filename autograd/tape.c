@@ -178,7 +178,6 @@ void tape_allocate_storage(Tape *tape, Tensor *tensor)
     tensor->data = tensor->block->data;
 }
 
-/* Frees the storage that a tensor owns, and its gradient's. */
 void tape_free_tensor(Tensor *tensor)
 {
     if (tensor->base)
@@ -207,12 +206,15 @@ Tensor *tape_tensor_i32(Tape *tape, Shape shape)
 
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
 {
+    tape_check_tensor(tape, "tape_view: the tensor", tensor,
+                      tensor && tensor->type == TENSOR_INT32 ? TENSOR_INT32 : TENSOR_REAL);
     shape = shape_new(shape.rank, shape.size);
     if (shape_count(shape) != tensor_count(tensor))
         tape_error(tape, "tape_view: cannot view %s as %s: the element counts differ",
                    shape_text(tensor->shape).text, shape_text(shape).text);
     Tensor *view = new_tensor(tape, tensor->type, shape);
     view->base = tensor_root(tensor);
+    view->gradient->base = view->base->gradient;
     view->data = tensor->data;
     view->requires_grad = tensor->requires_grad;
     return view;
@@ -376,6 +378,8 @@ bool tape_check_finite(Tape *tape, bool on)
 
 void tape_record(Tape *tape, Node node)
 {
+    if (!node.name)
+        node.name = "tape_record";
     if (tape->checks_finite)
         tape_check_forward_finite(tape, &node);
     bool required = false;
@@ -392,7 +396,7 @@ void tape_record(Tape *tape, Node node)
         tape_error(tape,
                    "%s: the node has no backward function, but an input requires a gradient; "
                    "set .backward, or do not record an operation without a gradient",
-                   node.name ? node.name : "tape_record");
+                   node.name);
     tape_append(tape, node);
 }
 
@@ -427,29 +431,28 @@ TapeMark tape_mark(const Tape *tape)
 
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 {
-    if (tape->recording)
-        tape_error(tape, "tape_release: the tape is recording, and a backward pass would need the "
-                         "released tensors; call tape_set_recording(tape, false) first");
-    if (tape->node_count > mark.nodes)
+    if (tape->recording || tape->node_count > mark.nodes)
         tape_error(tape,
-                   "tape_release: a node was recorded since the mark, and a backward pass would "
-                   "need the released tensors; call tape_set_recording(tape, false) before");
+                   "tape_release: %s, and a backward pass would need the released tensors; call "
+                   "tape_set_recording(tape, false) before",
+                   tape->recording ? "the tape is recording"
+                                   : "a node was recorded since the mark");
     tape_free_since(tape, mark.tensors, result ? tensor_root(result) : NULL);
     return result;
 }
 
 void tape_free_since(Tape *tape, int64_t first, Tensor *spared)
 {
-    TapeTensor *entry = tape->last_tensor, *survivor = NULL;
+    TapeTensor *entry = tape->last_tensor, *spared_entry = NULL;
     for (; entry && entry->position >= first; entry = entry->previous) {
         if (&entry->tensor == spared)
-            survivor = entry;
+            spared_entry = entry;
         else
             tape_free_tensor(&entry->tensor);
     }
-    if (survivor)
-        survivor->previous = entry;
-    tape->last_tensor = survivor ? survivor : entry;
+    if (spared_entry)
+        spared_entry->previous = entry;
+    tape->last_tensor = spared_entry ? spared_entry : entry;
 }
 
 /* ------------------------------------------------------------------------------------ resetting */

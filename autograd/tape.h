@@ -70,9 +70,9 @@ void tape_backward(Tape *tape, Tensor *loss);
  * readable. */
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
-/* Frees all tensors of the tape; their memory is cached for the next step. Use of a freed tensor
- * raises "op_add: a was released already: ..." in the second and third steps; later handles are
- * reused, unless the environment of tape_new has TAPEGRAD_DEBUG=1.
+/* Frees all tensors of the tape; their memory is cached for the next step. The second and third
+ * steps do not reuse the handles of the step before, whose use raises "op_add: a was released
+ * already: ..."; with TAPEGRAD_DEBUG=1 in the environment of tape_new no step does.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
  * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that
@@ -199,20 +199,21 @@ struct Node {
 };
 
 /* Raises unless the tensor's dtype is Real or bf16 (tape_use_i32: int32; tape_use_real: Real), it
- * is on the tape's device, and it was not released. label starts the sentence: "op_add: a". An
- * operation whose loops read x->data, host memory on the CPU only, calls tape_use_cpu: as
- * tape_use_real, and it raises on CUDA. */
+ * is on the tape's device and belongs to no other tape, and it was not released. label starts the
+ * sentence: "op_add: a". An operation whose loops read x->data, host memory on the CPU only, calls
+ * tape_use_cpu: as tape_use_real, and it raises on CUDA. */
 void tape_use(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_real(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_cpu(Tape *tape, const char *label, Tensor *tensor);
 
-/* New tensors of the tape, uninitialized. */
+/* New tensors of the tape, uninitialized. Raise for an invalid shape and for exhausted memory. */
 Tensor *tape_tensor(Tape *tape, Shape shape);
 Tensor *tape_tensor_i32(Tape *tape, Shape shape);
 Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape);
 
-/* The same elements in another shape of the same count: shares storage and gradient. */
+/* The same elements in another shape of the same count: shares storage and gradient. Raises as
+ * tape_use does, but accepts int32. */
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape);
 
 /* A copy of a small struct in the tape's arena, valid until tape_reset. */

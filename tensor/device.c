@@ -42,7 +42,8 @@ void zero_on_host(Device *device, void *to, size_t bytes)
 
 void fill_on_host(Tensor *tensor, Real value)
 {
-    for (int64_t i = 0; i < tensor_count(tensor); i++)
+    const int64_t n = tensor_count(tensor);
+    for (int64_t i = 0; i < n; i++)
         tensor->data[i] = value;
 }
 
@@ -154,13 +155,13 @@ Device *device_open(const char *name)
 
 Device *device_best(void)
 {
-    static bool said;
+    static bool printed;
     Device *best = cuda_count() > 0 ? cuda_open("cuda") : device_open("cpu");
-    if (!said && best->cuda)
+    if (!printed && best->cuda)
         fprintf(stderr, "device: %s\n", best->name);
-    else if (!said)
+    else if (!printed)
         fprintf(stderr, "device: cpu, threads: %d\n", device_threads());
-    said = true;
+    printed = true;
     return best;
 }
 

@@ -1,4 +1,4 @@
-/* A device and its caching pool, shared by device.c and cuda.c. */
+/* A device and its caching pool, for the files of tensor/ alone. */
 #ifndef TAPEGRAD_TENSOR_DEVICE_H
 #define TAPEGRAD_TENSOR_DEVICE_H
 

@@ -65,7 +65,6 @@ void error_context_close(ErrorContext *context)
 bool error_claim(ErrorContext *context, const char *function)
 {
     const void *worker = NULL;
-    function = function ? function : "tapegrad";
     const bool claimed = __atomic_compare_exchange_n(&context->worker, &worker, &current, false,
                                                      __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
     if (!claimed && worker != &current)
@@ -107,12 +106,20 @@ void error_leave(ErrorContext *context)
 
 const char *error_operation(void)
 {
-    return current.operation;
+    return current.operation ? current.operation : "tapegrad";
+}
+
+/* An argument may be the last sentence itself. */
+static void set_sentence(const char *format, va_list arguments)
+{
+    char sentence[sizeof last_sentence];
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    strcpy(last_sentence, sentence);
 }
 
 void error_raise_arguments(const char *format, va_list arguments)
 {
-    vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    set_sentence(format, arguments);
     mark_context();
     if (error_cleanup)
         error_cleanup();
@@ -140,7 +147,7 @@ bool error_report(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    set_sentence(format, arguments);
     va_end(arguments);
     return false;
 }

@@ -68,13 +68,13 @@ const char *file_utf8_end(const char *text)
 
 FileNameText file_name_text(const char *name)
 {
-    enum { LONGEST = 60 };
+    enum { MAX_LENGTH = 60 };
     FileNameText result;
     size_t length = strlen(name);
     const char *rest = "";
-    if (length > LONGEST) {
+    if (length > MAX_LENGTH) {
         rest = "...";
-        length = LONGEST;
+        length = MAX_LENGTH;
         while (length > 0 && (name[length] & 0xC0) == 0x80) /* inside a character */
             length--;
     }
@@ -144,8 +144,8 @@ bool file_sort(TensorFile *file)
 }
 
 /* The structs of the most members that the header can have, each at least as long as shortest. */
-#define SHORTEST_ENTRY "\"a\":{\"dtype\":\"F4\",\"shape\":[],\"data_offsets\":[0,0]}"
-#define SHORTEST_METADATA "\"\":\"\""
+#define MIN_ENTRY "\"a\":{\"dtype\":\"F4\",\"shape\":[],\"data_offsets\":[0,0]}"
+#define MIN_METADATA "\"\":\"\""
 static void *allocate_members(const TensorFile *file, const char *shortest, size_t size)
 {
     return file_allocate(file, file->header_length / (int64_t)strlen(shortest) + 1, size);
@@ -236,16 +236,16 @@ static char *parse_string(TensorFile *file)
 }
 
 /* An integer from 0 to 2^53 - 1 in digits; false for anything else. */
-static bool parse_whole(TensorFile *file, int64_t *whole)
+static bool parse_integer(TensorFile *file, int64_t *integer)
 {
     if (!isdigit((unsigned char)next_token(file)))
         return false;
     const char *digits = file->at;
-    *whole = 0;
-    for (; isdigit((unsigned char)*file->at) && *whole < FILE_MAX_SIZE; file->at++)
-        *whole = 10 * *whole + (*file->at - '0');
+    *integer = 0;
+    for (; isdigit((unsigned char)*file->at) && *integer < FILE_MAX_SIZE; file->at++)
+        *integer = 10 * *integer + (*file->at - '0');
     const bool leading_zero = digits[0] == '0' && file->at - digits > 1;
-    return *whole < FILE_MAX_SIZE && !leading_zero && !strchr(".eE", *file->at);
+    return *integer < FILE_MAX_SIZE && !leading_zero && !strchr(".eE", *file->at);
 }
 
 /* The members of an object, after its {. */
@@ -288,7 +288,7 @@ static bool parse_shape(TensorFile *file)
     if (take(file, ']'))
         return true;
     do {
-        if (!parse_whole(file, &size))
+        if (!parse_integer(file, &size))
             return file_fail(
                 file, "axis %" PRId64 " of the shape is not a whole number of 0 or more", rank);
         if (count < 0 || __builtin_mul_overflow(count, size, &count))
@@ -305,8 +305,8 @@ static bool parse_shape(TensorFile *file)
 
 static bool parse_offsets(TensorFile *file)
 {
-    return (take(file, '[') && parse_whole(file, &file->begin) && take(file, ',') &&
-            parse_whole(file, &file->end) && take(file, ']')) ||
+    return (take(file, '[') && parse_integer(file, &file->begin) && take(file, ',') &&
+            parse_integer(file, &file->end) && take(file, ']')) ||
            file_fail(file, "data_offsets is not a list of two whole numbers");
 }
 
@@ -391,7 +391,7 @@ static bool parse_header_member(TensorFile *file, const char *name)
         return parse_entry(file, name);
     if (file->metadata)
         return file_fail(file, FILE_METADATA_NAME " appears twice");
-    file->metadata = allocate_members(file, SHORTEST_METADATA, sizeof(FileMetadata));
+    file->metadata = allocate_members(file, MIN_METADATA, sizeof(FileMetadata));
     if (!file->metadata)
         return false;
     if (!take(file, '{'))
@@ -440,7 +440,7 @@ static bool parse_header(TensorFile *file)
     file->at = file->header;
     if (*file->at++ != '{')
         return file_fail(file, "the header does not begin with {");
-    file->entries = allocate_members(file, SHORTEST_ENTRY, sizeof(FileEntry));
+    file->entries = allocate_members(file, MIN_ENTRY, sizeof(FileEntry));
     if (!file->entries || !parse_members(file, parse_header_member))
         return false;
     if (next_token(file) != 0)
@@ -475,15 +475,11 @@ static bool read_file(TensorFile *file, int descriptor, int64_t size)
 
 TensorFile *tensor_file_open(const char *path)
 {
-    if (!path) {
-        error_report("tensor_file_open: the path is NULL");
-        return NULL;
-    }
+    if (!path)
+        return error_report("tensor_file_open: the path is NULL"), NULL;
     TensorFile *file = memory_allocate(sizeof *file + strlen(path) + 1);
-    if (!file) {
-        error_report("tensor_file_open: %s: memory is exhausted", path);
-        return NULL;
-    }
+    if (!file)
+        return error_report("tensor_file_open: %s: memory is exhausted", path), NULL;
     *file =
         (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
     int descriptor;
@@ -555,6 +551,8 @@ static const FileEntry *expect(const char *function, const TensorFile *file, con
                                uint32_t types, const char *types_text, Shape expected)
 {
     need_file(function, file, name);
+    if (expected.rank < 0 || expected.rank > MAX_RANK)
+        shape_new(expected.rank, NULL); /* raises */
     const FileEntry *entry = tensor_file_find(file, name);
     const FileNameText text = file_name_text(name);
     if (!entry)
@@ -602,7 +600,8 @@ bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, 
     const FileEntry *entry = expect("tensor_file_read", file, name,
                                     1 << FILE_F16 | 1 << FILE_BF16 | 1 << FILE_F32 | 1 << FILE_F64,
                                     "F16, BF16, F32 or F64", expected);
-    for (int64_t i = 0; entry && i < shape_count(expected); i++) {
+    const int64_t n = entry ? shape_count(expected) : 0;
+    for (int64_t i = 0; i < n; i++) {
         const double value = float_at(entry, i);
         host[i] = (Real)value;
         if (!isfinite(host[i]) && isfinite(value))
@@ -619,7 +618,8 @@ bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expect
                                     1 << FILE_I32 | 1 << FILE_I64, "I32 or I64", expected);
     const UnalignedInt32 *narrow = entry ? entry->data : NULL;
     const UnalignedInt64 *wide = entry ? entry->data : NULL;
-    for (int64_t i = 0; entry && i < shape_count(expected); i++) {
+    const int64_t n = entry ? shape_count(expected) : 0;
+    for (int64_t i = 0; i < n; i++) {
         const int64_t value = entry->type == FILE_I64 ? wide[i] : narrow[i];
         host[i] = (int32_t)value;
         if (host[i] != value)

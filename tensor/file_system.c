@@ -151,7 +151,8 @@ static void remove_stale(const char *temporary)
  * locks do without: the file is new. */
 static bool create_temporary(Destination *to)
 {
-    const int mode = to->mode < 0 ? 0666 : to->mode; /* the umask may narrow it until `finish` */
+    /* Until `finish`, its owner may write it, as remove_stale does, and the umask may narrow it. */
+    const int mode = to->mode < 0 ? 0666 : to->mode | 0200;
     for (int n = 0; n < 1000; n++) {
         snprintf(to->temporary, sizeof to->temporary, "%s.tmp.%d", to->path, n);
         remove_stale(to->temporary);

@@ -35,7 +35,7 @@ void error_enter(const ErrorContext *context, const char *operation);
 void error_leave(ErrorContext *context);
 bool error_claim(ErrorContext *context, const char *function);
 void error_release(ErrorContext *context, bool claimed);
-const char *error_operation(void);
+const char *error_operation(void); /* or "tapegrad" */
 
 /* What this thread's errors call in place of printing and aborting. */
 void error_set_default(ErrorHandler *handler);

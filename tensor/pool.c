@@ -107,13 +107,11 @@ static Block *new_block(Device *device, size_t bytes)
         device_release_cached(device);
         data = device->functions->allocate(device, bytes);
     }
-    if (!data)
-        return NULL;
-    Block *block = malloc(sizeof *block);
-    if (!block) {
+    Block *block = data ? malloc(sizeof *block) : NULL;
+    if (data && !block)
         device->functions->free(device, data);
+    if (!block)
         return NULL;
-    }
     *block = (Block){ .data = data, .size = bytes };
     spin_lock(&device->lock);
     device->memory.reserved += bytes;
@@ -188,7 +186,7 @@ void pool_close(Capture *capture)
 
 void device_raise_exhausted(const Device *device, size_t bytes)
 {
-    const char *label = error_operation() ? error_operation() : "tapegrad";
+    const char *label = error_operation();
     error_raise("%.*s: %s", (int)strcspn(label, ":"), label, device_exhausted(device, bytes).text);
 }
 

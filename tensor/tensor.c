@@ -16,15 +16,10 @@ int64_t tensor_count(const Tensor *tensor)
 
 size_t tensor_element_bytes(const Tensor *tensor)
 {
-    switch (tensor->type) {
-    case TENSOR_REAL:
-        return sizeof(Real);
-    case TENSOR_INT32:
-        return sizeof(int32_t);
-    case TENSOR_BF16:
-        return sizeof(uint16_t);
-    }
-    return 0;
+    static const size_t bytes[] = { [TENSOR_REAL] = sizeof(Real),
+                                    [TENSOR_INT32] = sizeof(int32_t),
+                                    [TENSOR_BF16] = sizeof(uint16_t) };
+    return bytes[tensor->type];
 }
 
 size_t tensor_bytes(const Tensor *tensor)

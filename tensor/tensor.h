@@ -108,7 +108,7 @@ typedef struct Device Device;
  * first operations would do otherwise. */
 Device *device_open(const char *name);
 
-/* The first CUDA device if there is one, else the CPU. Prints the choice to standard error once. */
+/* The device "cuda" if there is one, else "cpu". Prints the choice to standard error once. */
 Device *device_best(void);
 
 /* The name that device_open takes, and whether this is a CUDA device. */
@@ -206,23 +206,23 @@ typedef struct TensorText {
 TensorText tensor_text(const Tensor *tensor);
 
 /* Copies all tensor_count elements to host in row-major order; bf16 is converted to Real. Waits for
- * the device. Raises when the tensor is int32 (tensor_read_i32: is not int32), and when it was
- * released: by the backward pass (tensor_keep prevents that), tape_release or tape_reset. */
+ * the device. Raises when host is NULL, and when the tensor is int32 (tensor_read_i32: is not) or
+ * was released: by the backward pass (tensor_keep prevents that), tape_release or tape_reset. */
 void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
 /* The value of a tensor of one element. Raises when it has more, and when tensor_read does. */
 double tensor_item(const Tensor *tensor);
 
-/* Copies all elements from host, rounding to nearest for bf16. tensor_write_i32 raises when an
- * element exceeds the bounds of an operation that has used the tensor as indices. Do not write
- * between such an operation and its backward pass, which would read the new values. */
+/* Copies all elements from host, rounding to nearest for bf16. Raises as tensor_read does, and for
+ * int32 when an element exceeds the bounds of an operation that used the tensor as indices. Do not
+ * write between such an operation and its backward pass, which would read the new values. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 
 /* For programs with kernels of their own: call it after launching a kernel that writes a weight's
  * data, in a recorded step too. It updates the weight's bf16 copy, which PRECISION_BF16 uses; the
- * library's own functions that write weights do so by themselves. */
+ * library's own functions that write weights do so by themselves. Raises as tensor_read does. */
 void tensor_written(Tensor *tensor);
 
 /* Keeps a tensor, and its gradient, readable after the backward pass until tape_reset.
@@ -314,7 +314,7 @@ typedef struct FileMetadata {
  * disk and renames it, so that path holds either the old file or the complete new one. A file that
  * is replaced keeps its permissions, a symbolic link its place: the file that it leads to is
  * replaced. A process that is killed leaves its temporary file, which the next save to the path
- * removes. Names and keys are UTF-8, not empty and unique. False on error. */
+ * removes. Names are not empty; names and keys are UTF-8 and unique. False on error. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path);

@@ -48,6 +48,7 @@ cat >"$directory/bin/arm-gcc" <<'END'
 case $1 in
 -dumpmachine) echo aarch64-linux-gnu ;;
 -print-prog-name=*) echo "/arm/${1#*=}" ;;
+*) eval ": >\"\${$#}\"" ;; # the object
 esac
 END
 chmod +x "$directory/bin/arm-gcc"
@@ -70,6 +71,22 @@ has "-march=native " library
 has "-Werror" library WERROR=yes
 lacks "-Werror" library # newer compilers have new warnings
 [ "$(uname -m)" != x86_64 ] || has "ARCH=x86-64-v3 install-files" install
+
+# An object is compiled again where a setting of the compiler has changed, and only there.
+compiles() { # 0|1 VARIABLE=VALUE...
+    count=$((count + 1))
+    [ "$(make --no-print-directory CUDA=no BUILD="$directory/other" "${@:2}" "$directory/other/tensor/shape.o" 2>&1)" = \
+        "$([ "$1" = 0 ] || echo '  compile tensor/shape.c')" ] || fail "make ${*:2}: does not compile $1 object"
+}
+cp "$directory/bin/arm-gcc" "$directory/bin/other-gcc"
+compiles 1 "$arm"
+compiles 0 "$arm"
+set -- "$arm"
+for setting in CFLAGS='-O0 -g' ARCH=armv8.2-a SANITIZE=-fsanitize=address CC="$directory/bin/other-gcc"; do
+    set -- "$@" "$setting"
+    compiles 1 "$@"
+    compiles 0 "$@"
+done
 
 # A misspelled TEST is not a success.
 count=$((count + 1))

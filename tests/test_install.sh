@@ -11,9 +11,9 @@ libraries=${LIBS:--ldnnl -lm} sanitize=
 compile_file() { "${CC:-gcc}" -std=gnu11 $sanitize "$@"; }
 compile() { compile_file examples/first_program.c "$@"; }
 
-# The variables of the build, without which make would rebuild it: CUDA=yes NVCC_ARCHS="80 90"
+# The variables of the build, without which make would rebuild it: CUDA=yes NVCC_ARCHS="80 90" ... CC="gcc"
 eval "made=($(cat "$build/settings"))"
-check "make install" make -s BUILD="$build" REAL="$real" "${made[@]}" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
+check "make install" make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr install-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
 check "running on the shared library" "$directory/shared"
 check "linking the static library" compile $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \

@@ -399,7 +399,7 @@ TEST(persistent_tensors_survive_resets)
 typedef struct Chain {
     Tape *tape;
     Tensor *x;
-    int exponentials, products;
+    int exponentials, products, calls;
 } Chain;
 
 static void run_chain(void *context)
@@ -431,6 +431,31 @@ TEST(a_recorded_steps_kernels_are_counted)
     for (int i = 0; i < 2; i++)
         tape_replay(chain.tape, run_chain, &chain);
     ck_assert_int_ge(tape_replay_kernels(chain.tape), cuda ? 4 + 2 : 0);
+    tape_free(chain.tape);
+}
+
+static void fail_the_first_call(void *context)
+{
+    Chain *chain = context;
+    run_chain(chain);
+    if (++chain->calls == 1)
+        op_exp(chain->tape, NULL);
+}
+
+/* A capture needs a whole step before it; an error between replays is not the step's. */
+TEST(a_failed_step_is_no_warm_up)
+{
+    const bool cuda = device_is_cuda(test_device());
+    Chain chain = { .tape = tape_new(test_device()), .exponentials = 1 };
+    chain.x = tape_persistent(chain.tape, shape(16, 16));
+    assert_raises("op_exp: x is NULL", tape_replay(chain.tape, fail_the_first_call, &chain));
+    for (int call = 2; call <= 5; call++) {
+        tape_replay(chain.tape, fail_the_first_call, &chain);
+        ck_assert_int_eq(tape_replay_kernels(chain.tape), cuda && call > 2 ? 1 : 0);
+        assert_raises("tensor_item: the tensor has shape [16,16], expected one element",
+                      tensor_item(chain.x));
+    }
+    ck_assert_int_eq(chain.calls, cuda ? 3 : 5);
     tape_free(chain.tape);
 }
 
@@ -670,6 +695,21 @@ TEST(a_check_names_the_first_operation_that_is_not_finite)
     check_names(PRECISION_FLOAT32, TENSOR_REAL);
     if (test_has_bf16())
         check_names(PRECISION_BF16, TENSOR_BF16);
+}
+
+TEST(a_check_names_the_element_of_a_joined_weight)
+{
+    static const char *const names[] = { "q", "k" };
+    Params *params = params_new(test_device(), 1);
+    params_add_joined(params, "", names, 2, "weight", shape(2, 3),
+                      (Initializer){ .kind = INITIAL_ZERO });
+    Tape *tape = tape_new(test_device());
+    tape_check_finite(tape, true);
+    Tensor *roots = op_sqrt(tape, params_find(params, "k.weight"));
+    assert_raises("op_sqrt: the gradient of input 0 k.weight is [2,3], and its element 0 is inf",
+                  tape_backward(tape, op_sum(tape, roots, ALL_AXES)));
+    tape_free(tape);
+    params_free(params);
 }
 
 TEST(a_step_with_a_norm_that_is_not_finite_raises_and_changes_nothing)

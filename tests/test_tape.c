@@ -88,6 +88,37 @@ TEST(views_share_storage_and_gradient)
                   tape_view(tape, x, shape(4)));
 }
 
+TEST(views_are_of_tensors_that_the_tape_can_use)
+{
+    Params *params = params_new(device, 1);
+    Tensor *weight = params_add(params, "w", shape(2, 3), (Initializer){ .kind = INITIAL_ZERO });
+    Tensor *view = tape_view(tape, weight, shape(6)); /* allocates the weight */
+    ck_assert(view->data && view->data == weight->data);
+    ck_assert_int_eq(tape_view(tape, tape_persistent_i32(tape, shape(3)), shape(1, 3))->type,
+                     TENSOR_INT32);
+    assert_raises("tape_view: the tensor is NULL", tape_view(tape, NULL, shape(1)));
+    assert_raises("tape_view: the tape is NULL", tape_view(NULL, view, shape(1)));
+    Tape *other = tape_new(device);
+    Tensor *x = tape_input(other, three, shape(3));
+    assert_raises("tape_view: the tensor belongs to another tape", tape_view(tape, x, shape(3, 1)));
+    tape_free(other);
+    params_free(params);
+}
+
+TEST(the_gradient_of_a_view_ends_with_the_step)
+{
+    Tensor *x = tape_variable(tape, three, shape(3)), *view = tape_view(tape, x, shape(3, 1));
+    tape_backward(tape, test_dot_operation(tape, view, x));
+    Tensor *gradient = tensor_gradient(view);
+    Real host[3];
+    tensor_read(gradient, host);
+    ck_assert(host[1] == 2 * three[1]);
+    tape_reset(tape);
+    tape_variable(tape, three, shape(3));
+    assert_raises("tensor_read: the tensor of shape [3,1] " GIVEN_BACK,
+                  tensor_read(gradient, host));
+}
+
 TEST(backward_releases_what_is_not_kept)
 {
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -134,6 +165,18 @@ TEST(missing_arguments_and_shapes_made_by_hand_raise)
                   gradient_check(test_device(), NULL, NULL, &input, 1));
     assert_raises("gradient_check: inputs[0].values is NULL",
                   gradient_check(test_device(), nothing, NULL, &(CheckInput){ shape(3), NULL }, 1));
+    const CheckInput deep = { { .rank = 6 }, three }, negative = { { 2, { -1, -3 } }, three };
+    assert_raises("shape: 6 sizes were given, expected at most 4",
+                  gradient_check(test_device(), nothing, NULL, &deep, 1));
+    assert_raises("shape: size 0 is -1, expected at least 1; no size is inferred",
+                  gradient_check(test_device(), nothing, NULL, &negative, 1));
+}
+
+TEST(an_error_may_quote_the_last_one)
+{
+    assert_raises("square: x is NULL", square(tape, NULL));
+    assert_raises("once more: square: x is NULL",
+                  tape_error(tape, "once more: %s", tapegrad_error()));
 }
 
 TEST(misuse_of_backward_raises)
@@ -253,7 +296,7 @@ TEST(a_mark_gives_intermediates_back)
     Real *values = test_normal(1, 1000);
     Tensor *x = tape_input(tape, values, shape(1000));
     assert_raises("tape_release: the tape is recording, and a backward pass would need the "
-                  "released tensors; call tape_set_recording(tape, false) first",
+                  "released tensors; call tape_set_recording(tape, false) before",
                   tape_release(tape, tape_mark(tape), x));
     tape_set_recording(tape, false);
     const size_t one = device_memory(device).current;
@@ -438,6 +481,9 @@ TEST(traps_of_own_operations_raise)
     assert_raises("own: the node has no backward function, but an input requires a gradient; set "
                   ".backward, or do not record an operation without a gradient",
                   tape_record(tape, node));
+    assert_raises("tape_record: the node has no backward function, but an input requires a "
+                  "gradient; set .backward, or do not record an operation without a gradient",
+                  tape_record(tape, (Node){ .inputs = { x }, .outputs = { out } }));
     tape_set_recording(tape, false);
     tape_record(tape, node);
     ck_assert(!out->requires_grad);

@@ -10,13 +10,15 @@ static uint16_t *bits_of(const Tensor *tensor)
 
 static void read_bf16(const Tensor *tensor, Real *to)
 {
-    for (int64_t i = 0; i < tensor_count(tensor); i++)
+    const int64_t n = tensor_count(tensor);
+    for (int64_t i = 0; i < n; i++)
         to[i] = real_of_bf16(bits_of(tensor)[i]);
 }
 
 static void write_bf16(Tensor *tensor, const Real *from)
 {
-    for (int64_t i = 0; i < tensor_count(tensor); i++)
+    const int64_t n = tensor_count(tensor);
+    for (int64_t i = 0; i < n; i++)
         bits_of(tensor)[i] = bf16_of(from[i]);
 }
 
@@ -26,7 +28,8 @@ static void fill_real_or_bf16(Tensor *tensor, Real value)
         fill_on_host(tensor, value);
         return;
     }
-    for (int64_t i = 0; i < tensor_count(tensor); i++)
+    const int64_t n = tensor_count(tensor);
+    for (int64_t i = 0; i < n; i++)
         bits_of(tensor)[i] = bf16_of(value);
 }
 

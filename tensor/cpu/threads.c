@@ -9,7 +9,7 @@
  *     so rarely that these regions take 1 / SHARE of the time. It is 1 to 50 microseconds on an
  *     idle machine, about 20 000 on a busy one.
  *
- * The measurement decides who computes, never what: kernels cut their work by device_threads() and
+ * The measurement decides who computes, never what: kernels split work by device_threads() and
  * the sizes alone, so the bits of a result do not depend on it. A region has all threads or one,
  * because GNU's OpenMP ends and restarts threads where a team's size changes. */
 #include "tensor/device.h"

@@ -120,7 +120,7 @@ static bool before_replay(Device *device, BeforeReplay *function, void *context)
             return false;
     Callback *callback = memory_allocate(sizeof *callback);
     if (!callback)
-        error_raise("device_before_replay: %s", device_exhausted(device, sizeof *callback).text);
+        device_raise_exhausted(device, sizeof *callback);
     *callback = (Callback){ .function = function, .context = context };
     *link = callback;
     return true;

@@ -25,7 +25,7 @@ __device__ static inline void copy_async(void *shared, const void *from, int val
                      : "memory");
 }
 
-/* Waits for this thread's own copies. Other threads see them after the next barrier. */
+/* Waits for this thread's own copies. They are visible to other threads after the next barrier. */
 __device__ static inline void wait_for_copies(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");

@@ -72,7 +72,7 @@ static void enter_as(const Device *device, const char *kernel)
 
 static void enter(Device *device)
 {
-    enter_as(device, error_operation() ? error_operation() : "tapegrad");
+    enter_as(device, error_operation());
 }
 
 cudaStream_t cuda_stream(void)

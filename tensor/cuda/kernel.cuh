@@ -167,8 +167,8 @@ template <typename T> __device__ static inline void contribute(T *dx, bool accum
 /* The number of blocks for `items`, `each` per block; GRID_FOR covers items beyond the limit. */
 static inline unsigned blocks_for(int64_t items, int64_t each = THREADS)
 {
-    const int64_t blocks = (items + each - 1) / each, most = 4096;
-    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+    const int64_t blocks = (items + each - 1) / each, max_blocks = 4096;
+    return (unsigned)(blocks < 1 ? 1 : blocks < max_blocks ? blocks : max_blocks);
 }
 
 /* -------------------------------------------------------------------------------------------- sums
@@ -194,14 +194,14 @@ __device__ static inline Real warp_max(Real value)
 
 template <typename T> __device__ static inline T block_sum(T value)
 {
-    __shared__ T parts[WARP];
+    __shared__ T partial_sums[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     value = warp_sum(value);
-    __syncthreads(); /* an earlier call's parts have been read */
+    __syncthreads(); /* an earlier call's partial sums have been read */
     if (lane == 0)
-        parts[warp] = value;
+        partial_sums[warp] = value;
     __syncthreads();
-    return warp_sum(lane < warps ? parts[lane] : (T)0);
+    return warp_sum(lane < warps ? partial_sums[lane] : (T)0);
 }
 
 #endif
