@@ -135,6 +135,22 @@ TEST(the_first_maximum_gets_the_gradient)
     tape_free(tape);
 }
 
+/* An index is an int32. */
+TEST(an_axis_of_more_than_2_31_elements_has_no_argmax)
+{
+    begin();
+    Tensor *x = normal_input(shape(3, 2));
+    x->shape.size[1] = (int64_t)1 << 30; /* nothing reads the elements */
+    const char *sentence =
+        "op_max: x is [3,1073741824], expected at most 2^31 - 1 elements along the axis";
+    assert_raises(sentence, op_max(tape, x, ALL_AXES));
+    assert_raises("op_argmax: x is [3,1073741824], expected at most 2^31 - 1 elements along the "
+                  "axis",
+                  op_argmax(tape, x, ALL_AXES));
+    x->shape.size[1] = 2;
+    tape_free(tape);
+}
+
 TEST(max_carries_nan)
 {
     const Real x[] = { 1, NAN, INFINITY, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY };

@@ -134,9 +134,6 @@ int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uin
 
 /* Draws one Philox counter per row; returns a Sampler that keeps all symbols at temperature 1. */
 Sampler sampler_new(Tape *tape, int64_t R);
-
-/* A new int32 tensor on the tape's device, recorded to have elements in [0, max]. */
-Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max);
 #endif
 
 /* The pixel nearest to mean + e^s ln(v / (1 - v)), v = (word + 1/2) 2^-32, s = log_scale clamped to
