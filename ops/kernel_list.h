@@ -28,8 +28,9 @@ KERNEL(where_forward, (Real *out, Choice in, int64_t n))
 KERNEL(where_backward, (Gradient dx, bool of_a, const Real *dout, const Real *c, Broadcast c_view))
 /* out [O, P, M, Q, I] <- factor x [P, Q], repeated; x is Real if real_x */
 KERNEL(broadcast_copy, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_x))
-/* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out */
-KERNEL(broadcast_sum, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_out))
+/* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out. One rounding
+ * to Real, so that a mean is exact if the sum is. */
+KERNEL(broadcast_sum, (Gradient out, double factor, const Real *x, Broadcast b, bool real_out))
 /* out [n] <- x with elements dropped: x is dropout's input or, backward, dout */
 KERNEL(dropout, (Gradient out, const Real *x, DropoutDraw d, int64_t n))
 /* out [n] <- x, one of them bf16, the other Real */

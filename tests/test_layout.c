@@ -3,6 +3,7 @@
  * plain, and the gradients, compared with finite differences. */
 #include "tests/support.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,32 @@ TEST(sum_and_mean_along_each_axis)
     assert_values(op_sum(tape, x, ALL_AXES), shape_scalar(), VALUES(36));
     assert_values(op_mean(tape, x, -2), shape(2, 2), VALUES(2, 3, 6, 7));
     assert_values(op_mean(tape, x, ALL_AXES), shape_scalar(), VALUES(4.5));
+    tape_free(tape);
+}
+
+/* Without a rounding error of 1 / n, and though the sum overflows; a double has no more digits for
+ * the sum than for the elements. */
+TEST(the_mean_of_a_constant_is_the_constant)
+{
+    enum { COUNT = 200 };
+    const Real constants[] = { 1, (Real)0.1, sizeof(Real) == 4 ? (Real)3e38 : 1 };
+    begin();
+    for (int64_t n = 1; n <= COUNT; n++)
+        for (int i = 0; i < (sizeof(Real) == 4 ? 3 : 1); i++, tape_reset(tape)) {
+            Real xs[2 * COUNT];
+            for (int64_t j = 0; j < 2 * n; j++)
+                xs[j] = constants[i];
+            Tensor *rows = tape_input(tape, xs, shape(2, n));
+            Tensor *columns = tape_input(tape, xs, shape(n, 2));
+            Tensor *means[] = { op_mean(tape, rows, 1), op_mean(tape, columns, 0),
+                                op_mean(tape, rows, ALL_AXES) };
+            for (int m = 0; m < 3; m++)
+                ck_assert_double_le(
+                    fabs(tensor_item(op_max(tape, means[m], ALL_AXES)) / (double)constants[i] - 1),
+                    sizeof(Real) == 4 ? 0 : DBL_EPSILON);
+            if (sizeof(Real) == 4)
+                ck_assert_double_eq(tensor_item(op_variance(tape, rows, ALL_AXES)), 0);
+        }
     tape_free(tape);
 }
 

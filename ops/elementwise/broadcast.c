@@ -98,10 +98,10 @@ void broadcast_copy_plain(Gradient out, Real factor, const Real *x, Broadcast b,
     }
 }
 
-void broadcast_sum_plain(Gradient out, Real factor, const Real *x, Broadcast b, bool real_out)
+void broadcast_sum_plain(Gradient out, double factor, const Real *x, Broadcast b, bool real_out)
 {
     if (b.P * b.Q == broadcast_count(b)) {
-        broadcast_copy_plain(out, factor, x, b, real_out);
+        broadcast_copy_plain(out, (Real)factor, x, b, real_out);
         return;
     }
     EACH_ROW(pq, b.P * b.Q, b.O * b.M * b.I) {
@@ -114,7 +114,7 @@ void broadcast_sum_plain(Gradient out, Real factor, const Real *x, Broadcast b, 
                 for (int64_t i = 0; i < b.I; i++)
                     sum += (double)run[i];
             }
-        gradient_add(out, pq, factor * (Real)sum);
+        gradient_add(out, pq, (Real)(factor * sum));
     }
 }
 
