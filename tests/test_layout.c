@@ -690,6 +690,8 @@ TEST(misuse_of_concat_raises)
     assert_raises("op_concat: there are 0 tensors, expected 1 or more",
                   op_concat(tape, pair, 0, 0));
     assert_raises("op_stack: there are 0 tensors, expected 1 or more", op_stack(tape, NULL, 2, 0));
+    assert_raises("op_concat: the tape is NULL", op_concat(NULL, pair, 1, 0));
+    assert_raises("op_stack: the tape is NULL", op_stack(NULL, NULL, 0, 0));
     assert_raises("op_concat: tensors[1] is NULL", op_concat(tape, pair, 2, 0));
     assert_raises("op_stack: tensors[1] is NULL", op_stack(tape, pair, 2, 0));
     assert_raises("op_concat: tensors[0] is [2,3,4], which has no axis 3",

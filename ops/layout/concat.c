@@ -28,7 +28,9 @@ static void concat_backward(Node *node)
 /* Checks the tensors and returns a copy of the list; if one is bf16, all are cast to bf16. */
 static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, int count)
 {
-    if (tape && (!tensors || count < 1))
+    if (!tape)
+        tape_use(tape, name, NULL); /* raises */
+    if (!tensors || count < 1)
         tape_error(tape, "%s: there are %d tensors, expected 1 or more", name, tensors ? count : 0);
     Tensor **list = NULL;
     bool bf16 = false;
@@ -36,7 +38,7 @@ static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, in
         char label[64];
         const int length = snprintf(label, sizeof label, "%s: tensors[%d]", name, t);
         /* The tape keeps the label for later messages. */
-        tape_use(tape, tape ? tape_save(tape, label, (size_t)length + 1) : name, tensors[t]);
+        tape_use(tape, tape_save(tape, label, (size_t)length + 1), tensors[t]);
         bf16 |= tensors[t]->type == TENSOR_BF16;
     }
     list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
