@@ -173,12 +173,12 @@ KERNEL(mean_squared_error_forward, (Real *out, const Real *p, const Real *t, int
 /* dx [n] <- sign 2 (p - t) dout / n, dout [] */
 KERNEL(mean_squared_error_backward, (Gradient dx, Real sign, const Real *dout, const Real *p,
                                      const Real *t, int64_t n))
-/* out [] = the loss, saved [2, R] = A, B of the pixels, Real; parameters [R, 3 K], targets [R] */
-KERNEL(logistic_mixture_forward, (Real *out, Real *saved, const Real *parameters,
+/* out [] = the loss, Real, sums [R] of the pixels; parameters [R, 3 K], targets [R] */
+KERNEL(logistic_mixture_forward, (Real *out, MixtureSums *sums, const Real *parameters,
                                   const int32_t *targets, int64_t R, int64_t K))
 /* d [R, 3 K] <- the gradient by parameters, from dout [] */
 KERNEL(logistic_mixture_backward,
-       (Gradient d, const Real *dout, const Real *saved, const Real *parameters,
+       (Gradient d, const Real *dout, const MixtureSums *sums, const Real *parameters,
         const int32_t *targets, int64_t R, int64_t K))
 
 /* ------------------------------------------------------------------------------------ recurrent */
