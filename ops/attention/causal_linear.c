@@ -159,8 +159,8 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
             decay_state(T, D * W, read_decay(s, i, h));
             decay_state(R, D * W, read_decay(s, i, h));
         }
-        for (int64_t k = 0; d.state.data && k < D * W; k++)
-            gradient_add(d.state, at + k, (Real)T[k]);
+        for (int64_t k = 0; d.state && k < D * W; k++)
+            d.state[at + k] = (Real)T[k];
     }
     attention_workspace_free(memory);
 }
@@ -170,23 +170,21 @@ static const AttentionLabels causal_labels =
 
 static void causal_linear_attention_backward(Node *node)
 {
-    Tape *tape = node->tape;
-    Tensor *out = node->outputs[0], *den = node->saved[0];
+    const Tensor *out = node->outputs[0], *den = node->saved[0];
+    Tensor *state = node->inputs[5];
     const LinearScan scan =
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
-    const Real *dout = tape_upstream(node, 0);
+    const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     const Real *final_state = dfinal_state ? node->outputs[1]->data : NULL;
-    Tensor *zeros = dout ? NULL : tape_tensor(tape, out->shape);
-    if (zeros) /* dL/dout if only the final state was used */
-        tensor_fill(zeros, 0);
-    const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),
-                                   .log_decay = tape_contribution(node, node->inputs[6]),
-                                   .state = tape_contribution(node, node->inputs[5]) };
-    kernels_of(out)->causal_linear_attention_backward(d, dout ? dout : zeros->data, dfinal_state,
-                                                      final_state, out->data,
+    LinearScanGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
+    d.log_decay = tape_contribution(node, node->inputs[6]);
+    const Gradient dstate = tape_contribution(node, state);
+    d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
+    kernels_of(out)->causal_linear_attention_backward(d, dout, dfinal_state, final_state, out->data,
                                                       den ? den->data : NULL, &scan);
-    tape_scratch_free(tape, zeros);
+    if (dstate.accumulate) /* now, since it may be the query's or value's gradient too */
+        kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));
 }
 
 static void check_scan_state(Tape *tape, const LinearScan *scan, Tensor *state)

@@ -40,8 +40,8 @@ static void causal_linear_state_backward(Node *node)
 {
     const Tensor *state = node->outputs[0];
     const LinearScan scan = state_scan(node->inputs, node->attributes);
-    const LinearScanGradient d = { state_contributions(node),
-                                   .log_decay = tape_contribution(node, node->inputs[6]) };
+    LinearScanGradient d = { .x = state_contributions(node) };
+    d.log_decay = tape_contribution(node, node->inputs[6]);
     kernels_of(node->inputs[0])
         ->causal_linear_attention_backward(d, NULL, tape_upstream(node, 0), state->data, NULL, NULL,
                                            &scan);

@@ -145,6 +145,8 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
         read_state(R, dfinal_state ? dfinal_state + at : NULL, D, M, true);
         read_state(S, s->state ? s->state + at : NULL, D, M, true);
         delta_scan_reverse(&g, R, (Real *)(S + D * M), b, h);
+        for (int64_t c = 0; d.state && c < D * M; c++)
+            d.state[at + c] = (Real)R[c % M * D + c / M];
         delta_scan(&g, S, (Real *)(S + D * M), b, h);
         for (int64_t c = 0; dfinal_state && c < D * M; c++)
             dl += S[c % M * D + c / M] * (double)dfinal_state[at + c];
@@ -154,8 +156,6 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
                 gradient_add(d.log_decay, i * H + h, key_is_masked(x, i) ? 0 : (Real)dl);
         }
     }
-    for (int64_t c = 0; d.state.data && c < x->B * H * D * M; c++) /* last: may be value's too */
-        gradient_add(d.state, c, (Real)memory[c / (D * M) * size + c % M * D + c / M % D]);
     device_workspace_free(du);
     attention_workspace_free(memory);
 }
@@ -182,21 +182,19 @@ static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
 
 static void delta_rule_backward(Node *node)
 {
-    Tape *tape = node->tape;
-    Tensor *out = node->outputs[0], *u = node->saved[0];
+    const Tensor *out = node->outputs[0], *u = node->saved[0];
+    Tensor *state = node->inputs[7];
     const DeltaRule rule = delta_rule_of(node->inputs);
-    const Real *dout = tape_upstream(node, 0);
+    const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : tape_tensor(tape, out->shape);
-    if (zeros) /* dL/dout if only the final state was used */
-        tensor_fill(zeros, 0);
     DeltaRuleGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
     d.beta = tape_contribution(node, node->inputs[5]);
     d.log_decay = tape_contribution(node, node->inputs[6]);
-    d.state = tape_contribution(node, node->inputs[7]);
-    kernels_of(out)->delta_rule_backward(d, dout ? dout : zeros->data, dfinal_state, u->data,
-                                         &rule);
-    tape_scratch_free(tape, zeros);
+    const Gradient dstate = tape_contribution(node, state);
+    d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
+    kernels_of(out)->delta_rule_backward(d, dout, dfinal_state, u->data, &rule);
+    if (dstate.accumulate) /* now, since it may be the query's or value's gradient too */
+        kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));
 }
 
 static void check_delta_state(Tape *tape, Tensor *state, Shape expected)

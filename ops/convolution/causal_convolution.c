@@ -105,12 +105,8 @@ static void causal_convolution_backward(Node *node)
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *state = node->inputs[5];
     const Kernels *kernels = kernels_of(x);
     const ConvolvedSequences c = *(const ConvolvedSequences *)node->attributes;
-    const Real *dout = tape_upstream(node, 0);
+    const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : tape_tensor_of(node->tape, x->type, x->shape);
-    if (zeros) /* dL/dout if only the final state was used */
-        tensor_fill(zeros, 0);
-    dout = dout ? dout : zeros->data;
     const Gradient dx = tape_contribution(node, x), dstate = tape_contribution(node, state);
     if (dx.data || dstate.data)
         kernels->causal_convolution_backward_x(dx, dstate, dout, dfinal_state, weight->data, c);
@@ -119,7 +115,6 @@ static void causal_convolution_backward(Node *node)
     if (dweight.data || dbias.data)
         kernels->causal_convolution_backward_weight(dweight, dbias, dout, x->data,
                                                     state ? state->data : NULL, c);
-    tape_scratch_free(node->tape, zeros);
 }
 
 static void check_sequences(Tape *tape, const Tensor *x, CausalConvolutionOptions options)

@@ -115,10 +115,11 @@ typedef struct AttentionGradient {
     Gradient value; /* [B, keys, H, M] */
 } AttentionGradient;
 
-/* Destinations of a causal scan's gradients. */
+/* Destinations of a causal scan's gradients. A kernel stores the state's, which is memory of its
+ * own, and contributes the others. */
 typedef struct LinearScanGradient {
     AttentionGradient x;
-    Gradient state;     /* like the state */
+    Real *state;        /* like the state, or NULL */
     Gradient log_decay; /* [B, N, H] */
 } LinearScanGradient;
 
@@ -132,7 +133,7 @@ typedef struct DeltaRule {
 typedef struct DeltaRuleGradient {
     AttentionGradient x;
     Gradient beta, log_decay; /* [B, N, H] */
-    Gradient state;           /* [B, H, D, M] */
+    Real *state;              /* [B, H, D, M], or NULL; stored */
 } DeltaRuleGradient;
 
 /* Names of an operation and its arguments in error messages. */
