@@ -71,6 +71,7 @@
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
 #include "ops/attention/linear_rows.h"
 #include "ops/kernels.h"
+#include "ops/shared/indices.h"
 
 /* One step of scan(x, y, w) or, from the last position to the first, of scan_reverse(x, y, w), but
  * for the decay:  T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
@@ -187,63 +188,27 @@ static void causal_linear_attention_backward(Node *node)
         kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));
 }
 
-static void check_scan_state(Tape *tape, const LinearScan *scan, Tensor *state)
-{
-    const AttentionInputs *x = &scan->x;
-    const Shape expected = shape(x->B, x->H, x->D, linear_scan_columns(scan));
-    tape_use_real(tape, causal_labels.state, state);
-    if (!shape_equal(state->shape, expected))
-        tape_error(tape, "%s %s, expected %s: [sequences, H, D, %s]", causal_labels.state,
-                   tensor_text(state).text, shape_text(expected).text,
-                   scan->unnormalized ? "M" : "M + 1");
-}
-
-/* The log decay as [B, N, H]: one number per head is repeated. */
-static Tensor *checked_log_decay(Tape *tape, const LinearScan *scan, Tensor *query,
-                                 Tensor *log_decay)
-{
-    const Shape all = shape(query->shape.size[0], scan->x.N, scan->x.H);
-    tape_use_real(tape, causal_labels.log_decay, log_decay);
-    const bool constant = log_decay->shape.rank == 1;
-    attention_check_log_decay(tape, causal_labels.log_decay, log_decay,
-                              constant ? shape(scan->x.H) : all);
-    return constant ? op_broadcast_to(tape, log_decay, all) : log_decay;
-}
-
-static void check_form(Tape *tape, CausalLinearAttentionOptions options)
-{
-    if ((unsigned)options.form > FORM_QUADRATIC)
-        tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", causal_labels.name,
-                   (int)options.form);
-    if (options.chunk < 0)
-        tape_error(tape, "%s: chunk is %lld, expected 1 or more, or 0 for the default",
-                   causal_labels.name, (long long)options.chunk);
-}
-
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state)
 {
     attention_check(tape, causal_labels, query, key, value, options.key_lengths, true,
                     PACKED_QUERY);
-    linear_attention_check_options(tape, causal_labels, options.features, options.eps);
-    check_form(tape, options);
+    causal_attention_check_options(tape, causal_labels, options);
     if (options.offsets)
-        attention_check_offsets(tape, causal_labels, query, options.offsets, options.key_lengths);
+        check_offsets(tape, causal_labels.offsets, options.offsets, options.key_lengths, query,
+                      "query");
     attention_cast_alike(tape, &query, &key, &value);
     Tensor *inputs[7] = { query, key, value, options.key_lengths, options.offsets, options.state };
-    LinearScan scan = linear_scan_of(inputs, options);
-    if (options.state)
-        check_scan_state(tape, &scan, options.state);
-    if (options.log_decay) {
-        inputs[6] = checked_log_decay(tape, &scan, query, options.log_decay);
-        scan = linear_scan_of(inputs, options);
-    }
+    inputs[6] = causal_attention_log_decay(tape, causal_labels, query, value, options.log_decay);
+    const LinearScan scan = linear_scan_of(inputs, options);
     const int64_t B = query->shape.size[0], W = linear_scan_columns(&scan);
+    const Shape states = shape(scan.x.B, scan.x.H, scan.x.D, W);
+    if (options.state)
+        check_state(tape, causal_labels.state, options.state, states,
+                    options.unnormalized ? "H, D, M" : "H, D, M + 1");
     Tensor *out = tape_tensor_of(tape, query->type, shape(B, scan.x.N, scan.x.H, scan.x.M));
     Tensor *den = options.unnormalized ? NULL : tape_tensor(tape, shape(B, scan.x.N, scan.x.H));
-    Tensor *after = NULL;
-    if (final_state)
-        after = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, W));
+    Tensor *after = final_state ? tape_tensor(tape, states) : NULL;
     kernels_of(out)->causal_linear_attention_forward(out->data, den ? den->data : NULL,
                                                      after ? after->data : NULL, &scan);
     tape_record(tape, (Node){ .name = causal_labels.name,

@@ -39,6 +39,7 @@
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
 #include "ops/attention/delta_rows.h"
 #include "ops/kernels.h"
+#include "ops/shared/indices.h"
 
 void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {
@@ -197,20 +198,13 @@ static void delta_rule_backward(Node *node)
         kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));
 }
 
-static void check_delta_state(Tape *tape, Tensor *state, Shape expected)
-{
-    tape_use_real(tape, delta_labels.state, state);
-    if (!shape_equal(state->shape, expected))
-        tape_error(tape, "%s %s, expected %s: [sequences, H, D, M]", delta_labels.state,
-                   tensor_text(state).text, shape_text(expected).text);
-}
-
 Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
                       DeltaRuleOptions options, Tensor **final_state)
 {
     attention_check(tape, delta_labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
     if (options.offsets)
-        attention_check_offsets(tape, delta_labels, query, options.offsets, options.key_lengths);
+        check_offsets(tape, delta_labels.offsets, options.offsets, options.key_lengths, query,
+                      "query");
     attention_cast_alike(tape, &query, &key, &value);
     Tensor *const inputs[NODE_INPUTS] = {
         query,        key, value, options.key_lengths, options.offsets, beta, options.log_decay,
@@ -224,7 +218,7 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
         attention_check_log_decay(tape, "op_delta_rule: log_decay", options.log_decay,
                                   shape(x.B, x.N, x.H));
     if (options.state)
-        check_delta_state(tape, options.state, states);
+        check_state(tape, delta_labels.state, options.state, states, "H, D, M");
     Tensor *out = tape_tensor_of(tape, query->type, shape(x.B, x.N, x.H, x.M));
     Tensor *u = tape_tensor(tape, out->shape);
     Tensor *after = final_state ? tape_tensor(tape, states) : NULL;

@@ -117,30 +117,6 @@ static void causal_convolution_backward(Node *node)
                                                     state ? state->data : NULL, c);
 }
 
-static void check_sequences(Tape *tape, const Tensor *x, CausalConvolutionOptions options)
-{
-    const int64_t B = x->shape.size[0], N = x->shape.size[1];
-    Tensor *lengths = options.lengths, *offsets = options.offsets;
-    if (lengths)
-        check_sequence_lengths(tape, "op_causal_convolution: lengths", lengths, B, 0, N,
-                               "the positions of x");
-    if (!offsets)
-        return;
-    tape_use_i32(tape, "op_causal_convolution: offsets", offsets);
-    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
-        tape_error(tape, "op_causal_convolution: offsets has shape %s, expected [S + 1]",
-                   shape_text(offsets->shape).text);
-    if (lengths)
-        tape_error(tape, "op_causal_convolution: lengths and offsets are given, expected one");
-    if (B != 1)
-        tape_error(tape,
-                   "op_causal_convolution: offsets: x %s, expected one sequence, [1, N, C], "
-                   "which they divide",
-                   tensor_text(x).text);
-    check_spanning(tape, "op_causal_convolution: offsets", offsets, 0, N,
-                   "the number of positions");
-}
-
 static ConvolvedSequences causal_convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                                                 CausalConvolutionOptions options)
 {
@@ -160,14 +136,16 @@ static ConvolvedSequences causal_convolution_of(Tape *tape, Tensor *x, Tensor *w
     if (bias && !shape_equal(bias->shape, shape(C)))
         tape_error(tape, "op_causal_convolution: bias %s, expected [%lld]: x %s",
                    tensor_text(bias).text, (long long)C, tensor_text(x).text);
-    check_sequences(tape, x, options);
+    if (options.lengths)
+        check_sequence_lengths(tape, "op_causal_convolution: lengths", options.lengths, B, 0, N,
+                               "the positions of x");
+    if (options.offsets)
+        check_offsets(tape, "op_causal_convolution: offsets", options.offsets, options.lengths, x,
+                      "x");
     const int64_t S = options.offsets ? shape_count(options.offsets->shape) - 1 : B;
-    const Shape of_state = shape(S, K - 1, C);
     if (options.state)
-        tape_use_real(tape, "op_causal_convolution: state", options.state);
-    if (options.state && !shape_equal(options.state->shape, of_state))
-        tape_error(tape, "op_causal_convolution: state %s, expected %s: [sequences, K - 1, C]",
-                   tensor_text(options.state).text, shape_text(of_state).text);
+        check_state(tape, "op_causal_convolution: state", options.state, shape(S, K - 1, C),
+                    "K - 1, C");
     return (ConvolvedSequences){ .R = B * N,
                                  .C = C,
                                  .K = K,

@@ -166,17 +166,16 @@ static void ctc_backward(Node *node)
 /* Raises if a target contains the blank. */
 static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target_lengths, int64_t C)
 {
-    enum { CHUNK = 1 << 12 };
     const int64_t S = targets->shape.size[1], count = tensor_count(targets);
-    int32_t chunk[CHUNK], length = (int32_t)S;
+    int64_t length = S;
+    ChunkedRead symbols, lengths;
+    symbols.tensor = targets;
+    lengths.tensor = target_lengths;
     for (int64_t i = 0; i < count; i++) {
-        if (i % CHUNK == 0)
-            device_copy_out(targets->device, chunk, targets->integers + i,
-                            (size_t)(count - i < CHUNK ? count - i : CHUNK) * sizeof *chunk);
+        const int32_t symbol = symbols.integers[chunk_index(&symbols, i)];
         if (i % S == 0 && target_lengths)
-            device_copy_out(targets->device, &length, target_lengths->integers + i / S,
-                            sizeof length);
-        if (chunk[i % CHUNK] == 0 && i % S < length)
+            length = lengths.integers[chunk_index(&lengths, i / S)];
+        if (symbol == 0 && i % S < length)
             tape_error(tape, "op_ctc: targets[%lld,%d] is 0, the blank, expected 1 to %lld",
                        (long long)(i / S), (int)(i % S), (long long)(C - 1));
     }
