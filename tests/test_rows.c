@@ -764,6 +764,10 @@ TEST(misuse_of_losses_raises)
                   op_accuracy(tape, variable(1, shape_scalar()), t, NULL));
     assert_raises("op_accuracy: weights is [4], expected [3]: logits is [3,5]",
                   op_accuracy(tape, x, t, tape_input(tape, weights, shape(4))));
+    assert_raises("op_accuracy: weights[1] is -0.5, expected 0 or more",
+                  op_accuracy(tape, x, t, tape_input(tape, weights, shape(3))));
+    assert_raises("op_accuracy: weights[2] is nan, expected 0 or more",
+                  op_accuracy(tape, x, t, tape_input(tape, nans, shape(3))));
     assert_raises("op_accuracy: weights has dtype int32, expected Real",
                   op_accuracy(tape, x, t, t));
     assert_raises("op_accuracy: logits is NULL", op_accuracy(tape, NULL, t, NULL));
