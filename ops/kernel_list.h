@@ -269,12 +269,12 @@ KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const 
 
 /* ------------------------------------------------------------------ attention: rotary positions */
 
-/* turns [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
+/* cos_sin [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
  * 0, ..., P - 1 if it is NULL */
-REAL_KERNEL(rotary_turns, (Real *turns, const int32_t *positions, double base, int64_t P,
+REAL_KERNEL(rotary_cos_sin, (Real *cos_sin, const int32_t *positions, double base, int64_t P,
                            int64_t pairs))
-/* out [R, H, D] <- x with its pairs rotated by the turns, which are Real */
-KERNEL(rotary, (Gradient out, const Real *x, const Real *turns, Rotary r))
+/* out [R, H, D] <- x with its pairs rotated by cos_sin, which is Real */
+KERNEL(rotary, (Gradient out, const Real *x, const Real *cos_sin, Rotary r))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

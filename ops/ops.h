@@ -260,7 +260,7 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
 typedef struct CtcOptions {
     Tensor *lengths;        /* NULL: T each; int32 [B], in [0, T]: later frames are ignored */
     Tensor *target_lengths; /* NULL: S each; int32 [B], in [0, S]: later symbols are ignored */
-    bool ignore_impossible; /* an infeasible target, such as one longer than its frames, has loss 0
+    bool ignore_infeasible; /* an infeasible target, such as one longer than its frames, has loss 0
                              * and gradient 0 instead of infinity and NaN */
 } CtcOptions;
 

@@ -94,7 +94,7 @@ void ctc_forward_plain(Real *losses, Ctc ctc)
             a = a_t;
         }
         losses[b] = (Real) - (log_p + (double)log_add(a.blank[n], a.symbol[n - 1]));
-        if (ctc.ignore_impossible && losses[b] == (Real)INFINITY)
+        if (ctc.ignore_infeasible && losses[b] == (Real)INFINITY)
             losses[b] = 0;
     }
 }
@@ -118,7 +118,7 @@ static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, const Ct
     SUM(+, symbols)
     for (int64_t j = 0; j < n; j++)
         symbols += (double)(a.symbol[j] = real_exp(a.symbol[j]));
-    const bool ignored = blanks + symbols == 0 && ctc->ignore_impossible;
+    const bool ignored = blanks + symbols == 0 && ctc->ignore_infeasible;
     const Real p_inverse = (Real)(1 / (blanks + symbols)), o_0 = (Real)blanks * p_inverse;
     PRAGMA(omp simd)
     for (int64_t c = 0; c < ctc->C; c++) {
@@ -219,7 +219,7 @@ Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
                       .targets = targets->integers,
                       .lengths = lengths ? lengths->integers : NULL,
                       .target_lengths = target_lengths ? target_lengths->integers : NULL,
-                      .ignore_impossible = options.ignore_impossible,
+                      .ignore_infeasible = options.ignore_infeasible,
                       .states = states->data,
                       .log_sums = (LogSumExp *)log_sums->data };
     kernels_of(logits)->ctc_forward(losses->data, ctc);

@@ -54,8 +54,8 @@ enum { MAX_SYMBOLS = 1 << 23 };
 MATH_FUNCTION uint64_t symbol_weight(Real logit, Real largest, Real temperature)
 {
     const Real below = logit == largest ? 0 : logit - largest;
-    const float x = (float)(below / temperature), least = -28; /* its weight is 0 */
-    const ExactExp e = exact_exp(x > least ? x : least);
+    const float x = (float)(below / temperature), min = -28; /* its weight is 0 */
+    const ExactExp e = exact_exp(x > min ? x : min);
     return (uint64_t)(uint32_t)(e.fraction * 0x1p30f) << 10 >> -e.exponent;
 }
 

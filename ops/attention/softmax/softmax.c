@@ -1,7 +1,7 @@
 /* Softmax attention (Vaswani et al. 2017, equation 1) in tiles (Dao et al. 2022, FlashAttention),
  * for one sequence and one head: queries q_i and keys k_j have D elements, values v_j have M. Sums
- * over j run over the keys that query i sees: j < key_length, and j <= i under the causal mask. The
- * additive mask, if there is one, is a constant.
+ * over j run over the keys that query i attends to: j < key_length, and j <= i under the causal
+ * mask. The additive mask, if there is one, is a constant.
  *
  *   s_ij = q_i.k_j / sqrt D + mask_ij      P_ij = e^s_ij / sum_j e^s_ij      out_i = sum_j P_ij v_j
  *
