@@ -28,8 +28,7 @@ KERNEL(where_forward, (Real *out, Choice in, int64_t n))
 KERNEL(where_backward, (Gradient dx, bool of_a, const Real *dout, const Real *c, Broadcast c_view))
 /* out [O, P, M, Q, I] <- factor x [P, Q], repeated; x is Real if real_x */
 KERNEL(broadcast_copy, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_x))
-/* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out. One rounding
- * to Real, so that a mean is exact if the sum is. */
+/* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out */
 KERNEL(broadcast_sum, (Gradient out, double factor, const Real *x, Broadcast b, bool real_out))
 /* out [n] <- x with elements dropped: x is dropout's input or, backward, dout */
 KERNEL(dropout, (Gradient out, const Real *x, DropoutDraw d, int64_t n))
@@ -210,9 +209,9 @@ KERNEL(sample_logistic_mixture,
  * NULL: the state alone */
 KERNEL(causal_linear_attention_forward,
        (Real *out, Real *den, Real *final_state, const LinearScan *scan))
-/* the gradients by query, key, value, log decay and state, which is stored; dfinal_state (Real) may
- * be NULL, and final_state then too; but on CUDA, dout, out and den may be NULL: from dfinal_state
- * alone, and d.x.query is NULL */
+/* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL, and
+ * final_state then too; but on CUDA, dout, out and den may be NULL: from dfinal_state alone,
+ * and d.x.query is NULL */
 KERNEL(causal_linear_attention_backward,
        (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *final_state,
         const Real *out, const Real *den, const LinearScan *scan))
@@ -227,8 +226,7 @@ KERNEL(linear_attention_backward,
 /* out [B, N, H, M], u [B, N, H, M] (Real, saved for the backward pass) and the final state
  * [B, H, D, M] (Real; may be NULL) */
 KERNEL(delta_rule_forward, (Real *out, Real *u, Real *final_state, const DeltaRule *rule))
-/* the gradients by query, key, value, beta, log decay and state, which is stored; dfinal_state may
- * be NULL */
+/* the gradients by query, key, value, beta, log decay and state; dfinal_state may be NULL */
 KERNEL(delta_rule_backward, (DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
                              const Real *u, const DeltaRule *rule))
 

@@ -3,7 +3,7 @@
  * Backward, g = dL/dout, is a broadcast along the axis:
  *   dx[o, j, i] <- f g[o, i]
  * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
- * number of threads; on the CPU sums are in double precision. */
+ * number of threads; sums are in double precision and rounded once. */
 #include "ops/elementwise/broadcast.h"
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
