@@ -42,21 +42,16 @@ static void causal_linear_state_backward(Node *node)
                                            &scan);
 }
 
-static void check_state_options(Tape *tape, CausalLinearAttentionOptions options)
-{
-    causal_attention_check_options(tape, state_labels, options);
-    if (options.offsets || options.state)
-        tape_error(tape, "%s: expected NULL: a state of one sequence each, from zeros",
-                   options.offsets ? state_labels.offsets : state_labels.state);
-}
-
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                                CausalLinearAttentionOptions options)
 {
     Tensor *state = NULL;
     attention_check(tape, state_labels, key, value ? key : NULL, value, options.key_lengths, true,
                     PACKED_QUERY);
-    check_state_options(tape, options);
+    causal_attention_check_options(tape, state_labels, options);
+    if (options.offsets || options.state)
+        tape_error(tape, "%s: expected NULL: a state of one sequence each, from zeros",
+                   options.offsets ? state_labels.offsets : state_labels.state);
     if (value)
         cast_alike(tape, &key, &value);
     options.log_decay =

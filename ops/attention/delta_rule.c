@@ -167,18 +167,13 @@ static const AttentionLabels delta_labels = ATTENTION_LABELS("op_delta_rule", "q
  * state. */
 static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
 {
-    const Tensor *offsets = inputs[4], *log_decay = inputs[6], *state = inputs[7];
-    DeltaRule rule = {
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
+    const Tensor *log_decay = inputs[6], *state = inputs[7];
+    return (DeltaRule){
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
         .beta = inputs[5]->data,
         .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
     };
-    if (offsets) {
-        rule.x.offsets = offsets->integers;
-        rule.x.B = shape_count(offsets->shape) - 1;
-    }
-    return rule;
 }
 
 static void delta_rule_backward(Node *node)
@@ -210,16 +205,15 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
         query,        key, value, options.key_lengths, options.offsets, beta, options.log_decay,
         options.state
     };
-    const AttentionInputs x = attention_of(query, key, value, NULL, PACKED_QUERY);
-    const int64_t S = options.offsets ? shape_count(options.offsets->shape) - 1 : x.B;
-    const Shape states = shape(S, x.H, x.D, x.M);
-    attention_check_beta(tape, "op_delta_rule: beta", beta, shape(x.B, x.N, x.H));
+    const AttentionInputs x = attention_of(query, key, value, NULL, options.offsets, PACKED_QUERY);
+    const int64_t B = query->shape.size[0];
+    const Shape states = shape(x.B, x.H, x.D, x.M), gates = shape(B, x.N, x.H);
+    attention_check_beta(tape, "op_delta_rule: beta", beta, gates);
     if (options.log_decay)
-        attention_check_log_decay(tape, "op_delta_rule: log_decay", options.log_decay,
-                                  shape(x.B, x.N, x.H));
+        attention_check_log_decay(tape, delta_labels.log_decay, options.log_decay, gates);
     if (options.state)
         check_state(tape, delta_labels.state, options.state, states, "H, D, M");
-    Tensor *out = tape_tensor_of(tape, query->type, shape(x.B, x.N, x.H, x.M));
+    Tensor *out = tape_tensor_of(tape, query->type, shape(B, x.N, x.H, x.M));
     Tensor *u = tape_tensor(tape, out->shape);
     Tensor *after = final_state ? tape_tensor(tape, states) : NULL;
     const DeltaRule rule = delta_rule_of(inputs);

@@ -21,17 +21,6 @@ bool broadcast_with(Shape *out, Shape x)
     return fits;
 }
 
-Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
-{
-    Shape out = a->shape;
-    if (!broadcast_with(&out, b->shape))
-        tape_error(tape,
-                   "%s: the shapes do not fit: a %s, b %s; expected sizes that are equal or 1, "
-                   "aligned at the last axis",
-                   operation, tensor_text(a).text, tensor_text(b).text);
-    return out;
-}
-
 /* From the last axis on: repeated axes extend I, M, O; the others Q, P. */
 Broadcast broadcast_of(Shape x, Shape out)
 {

@@ -32,7 +32,6 @@ static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, in
         tape_use(tape, name, NULL); /* raises */
     if (!tensors || count < 1)
         tape_error(tape, "%s: there are %d tensors, expected 1 or more", name, tensors ? count : 0);
-    Tensor **list = NULL;
     bool bf16 = false;
     for (int t = 0; t < count; t++) {
         char label[64];
@@ -41,7 +40,7 @@ static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, in
         tape_use(tape, tape_save(tape, label, (size_t)length + 1), tensors[t]);
         bf16 |= tensors[t]->type == TENSOR_BF16;
     }
-    list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
+    Tensor **list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
     for (int t = 0; bf16 && t < count; t++)
         list[t] = op_cast(tape, list[t], TENSOR_BF16);
     return list;

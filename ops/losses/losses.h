@@ -14,18 +14,15 @@ typedef struct CrossEntropy {
 } CrossEntropy;
 
 #ifndef __cplusplus
-/* Names of an operation and its arguments in error messages. */
+/* Names of the arguments in error messages. */
 typedef struct ClassLabels {
-    const char *operation, *logits, *targets, *weights;
+    const char *logits, *targets, *weights;
 } ClassLabels;
-#define CLASS_LABELS(name)                                                                         \
-    {                                                                                              \
-        name, name ": logits", name ": targets", name ": weights"                                  \
-    }
+#define CLASS_LABELS(name) ((ClassLabels){ name ": logits", name ": targets", name ": weights" })
 
 /* Raises unless the arguments are those of op_cross_entropy (ops.h), but all weights may be 0:
  * returns whether they are; false while a CUDA graph is captured. */
-bool check_classes(Tape *tape, const ClassLabels *labels, Tensor *logits, Tensor *targets,
+bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets,
                    Tensor *weights);
 
 /* One row of C logits, on the calling thread: dlogits <- factor (softmax - [c = target]). */

@@ -67,7 +67,7 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 }
 
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, int packed)
+                             const Tensor *key_lengths, const Tensor *offsets, int packed)
 {
     const int64_t *size = query->shape.size, H = value ? size[2] : size[2] / packed, D = size[3];
     key = key ? key : query;
@@ -75,7 +75,8 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
         .query = query->data,
         .key = key->data,
         .key_lengths = key_lengths ? key_lengths->integers : NULL,
-        .B = size[0],
+        .offsets = offsets ? offsets->integers : NULL,
+        .B = offsets ? shape_count(offsets->shape) - 1 : size[0],
         .N = size[1],
         .keys = key->shape.size[1],
         .H = H,
@@ -96,9 +97,9 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
 
 LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions options)
 {
-    const Tensor *offsets = inputs[4], *state = inputs[5], *log_decay = inputs[6];
-    LinearScan scan = {
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
+    const Tensor *state = inputs[5], *log_decay = inputs[6];
+    return (LinearScan){
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
         .features = options.features,
         .eps = (Real)options.eps,
         .form = options.form,
@@ -107,11 +108,6 @@ LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions 
         .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
     };
-    if (offsets) {
-        scan.x.offsets = offsets->integers;
-        scan.x.B = shape_count(offsets->shape) - 1;
-    }
-    return scan;
 }
 
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,

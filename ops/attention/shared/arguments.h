@@ -160,7 +160,7 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 
 /* The kernels' view of checked arguments. */
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, int packed);
+                             const Tensor *key_lengths, const Tensor *offsets, int packed);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state, log_decay; tensors in the options are ignored. */
