@@ -14,8 +14,8 @@ void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, 
 void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t low,
                             int64_t high, const char *reason);
 
-/* Raises unless the offsets of sequences are int32 [S + 1], ascending (equal ones allowed) from 0 to
- * the number of positions of x [1, N, ..], and lengths is NULL. name: of x, for messages. */
+/* Raises unless the offsets of sequences are int32 [S + 1], ascending (equal ones allowed) from 0
+ * to the number of positions of x [1, N, ..], and lengths is NULL. name: of x, for messages. */
 void check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor *lengths,
                    const Tensor *x, const char *name);
 
