@@ -59,7 +59,7 @@ static void batchnorm_check(Tape *tape, Tensor *x, Tensor *const *channels, doub
                                           "op_batchnorm: running_mean",
                                           "op_batchnorm: running_variance" };
     tape_use(tape, "op_batchnorm: x", x);
-    check_norm(tape, "op_batchnorm", x, eps);
+    check_normalization(tape, "op_batchnorm", x, eps);
     const Shape expected = shape(shape_columns(x->shape));
     for (int i = 0; i < 4; i++) {
         tape_use_real(tape, labels[i], channels[i]);

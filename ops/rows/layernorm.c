@@ -76,7 +76,7 @@ void layernorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, double eps)
 {
-    check_norm(tape, operation, x, eps);
+    check_normalization(tape, operation, x, eps);
     Shape expected = shape(shape_columns(x->shape));
     if (!shape_equal(weight->shape, expected) || !shape_equal(bias->shape, expected))
         tape_error(tape, "%s: weight %s, bias %s, expected %s: x %s", operation,

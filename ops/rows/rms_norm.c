@@ -76,7 +76,7 @@ static void rms_norm_backward(Node *node)
 static Tensor *rms_norm(Tape *tape, const char *operation, Tensor *x, Tensor *weight, bool mean,
                         double eps)
 {
-    check_norm(tape, operation, x, eps);
+    check_normalization(tape, operation, x, eps);
     if (weight && !shape_equal(weight->shape, shape(shape_columns(x->shape))))
         tape_error(tape, "%s: weight %s, expected %s: x %s", operation, tensor_text(weight).text,
                    shape_text(shape(shape_columns(x->shape))).text, tensor_text(x).text);

@@ -22,7 +22,8 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
 }
 
 /* Raises unless x has rows to normalize, and eps > 0. */
-static inline void check_norm(Tape *tape, const char *operation, const Tensor *x, double eps)
+static inline void check_normalization(Tape *tape, const char *operation, const Tensor *x,
+                                       double eps)
 {
     if (x->shape.rank < 1)
         tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
