@@ -57,7 +57,7 @@ int main(void)
     Tape *tape = tape_new(device_open("cpu"));
     Tensor *x = tape_variable(tape, logits[0], shape(1, T, C));
     Tensor *loss = tensor_keep(op_ctc(tape, x, tape_input_i32(tape, target, shape(1, S)),
-                                      (CtcOptions){ .ignore_impossible = false }));
+                                      (CtcOptions){ .ignore_infeasible = false }));
     tape_backward(tape, op_sum(tape, loss, ALL_AXES));
     Real found[T][C];
     double loss_error = fabs(tensor_item(loss) + log(p)), error = 0;

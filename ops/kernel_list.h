@@ -29,7 +29,7 @@ KERNEL(where_backward, (Gradient dx, bool of_a, const Real *dout, const Real *c,
 /* out [O, P, M, Q, I] <- factor x [P, Q], repeated; x is Real if real_x */
 KERNEL(broadcast_copy, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_x))
 /* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out */
-KERNEL(broadcast_sum, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_out))
+KERNEL(broadcast_sum, (Gradient out, double factor, const Real *x, Broadcast b, bool real_out))
 /* out [n] <- x with elements dropped: x is dropout's input or, backward, dout */
 KERNEL(dropout, (Gradient out, const Real *x, DropoutDraw d, int64_t n))
 /* out [n] <- x, one of them bf16, the other Real */
@@ -172,12 +172,12 @@ KERNEL(mean_squared_error_forward, (Real *out, const Real *p, const Real *t, int
 /* dx [n] <- sign 2 (p - t) dout / n, dout [] */
 KERNEL(mean_squared_error_backward, (Gradient dx, Real sign, const Real *dout, const Real *p,
                                      const Real *t, int64_t n))
-/* out [] = the loss, saved [2, R] = A, B of the pixels, Real; parameters [R, 3 K], targets [R] */
-KERNEL(logistic_mixture_forward, (Real *out, Real *saved, const Real *parameters,
+/* out [] = the loss, Real, sums [R] of the pixels; parameters [R, 3 K], targets [R] */
+KERNEL(logistic_mixture_forward, (Real *out, MixtureSums *sums, const Real *parameters,
                                   const int32_t *targets, int64_t R, int64_t K))
 /* d [R, 3 K] <- the gradient by parameters, from dout [] */
 KERNEL(logistic_mixture_backward,
-       (Gradient d, const Real *dout, const Real *saved, const Real *parameters,
+       (Gradient d, const Real *dout, const MixtureSums *sums, const Real *parameters,
         const int32_t *targets, int64_t R, int64_t K))
 
 /* ------------------------------------------------------------------------------------ recurrent */
@@ -267,12 +267,12 @@ KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const 
 
 /* ------------------------------------------------------------------ attention: rotary positions */
 
-/* turns [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
+/* cos_sin [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
  * 0, ..., P - 1 if it is NULL */
-REAL_KERNEL(rotary_turns, (Real *turns, const int32_t *positions, double base, int64_t P,
+REAL_KERNEL(rotary_cos_sin, (Real *cos_sin, const int32_t *positions, double base, int64_t P,
                            int64_t pairs))
-/* out [R, H, D] <- x with its pairs rotated by the turns, which are Real */
-KERNEL(rotary, (Gradient out, const Real *x, const Real *turns, Rotary r))
+/* out [R, H, D] <- x with its pairs rotated by cos_sin, which is Real */
+KERNEL(rotary, (Gradient out, const Real *x, const Real *cos_sin, Rotary r))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

@@ -186,9 +186,9 @@ Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
  * 0 <= momentum <= 1 and eps > 0. */
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
                      Tensor *running_variance, double momentum, double eps);
-/* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch, in one pass: x,
- * branch [..., C]; the other arguments, the random numbers and the errors are those of op_dropout
- * and op_layernorm. Stores neither the sum nor a mask. */
+/* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch: x, branch
+ * [..., C]; the other arguments, the random numbers and the errors are those of op_dropout and
+ * op_layernorm. On "cpu" and "cuda" one pass, which stores neither the sum nor a mask. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
                               Tensor *weight, Tensor *bias, double eps);
 
@@ -260,7 +260,7 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
 typedef struct CtcOptions {
     Tensor *lengths;        /* NULL: T each; int32 [B], in [0, T]: later frames are ignored */
     Tensor *target_lengths; /* NULL: S each; int32 [B], in [0, S]: later symbols are ignored */
-    bool ignore_impossible; /* an infeasible target, such as one longer than its frames, has loss 0
+    bool ignore_infeasible; /* an infeasible target, such as one longer than its frames, has loss 0
                              * and gradient 0 instead of infinity and NaN */
 } CtcOptions;
 
@@ -479,11 +479,11 @@ Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
 
 typedef struct DeltaRuleOptions {
     Tensor *log_decay; /* NULL: none; Real [B, N, H], l_i <= 0 */
-    Tensor
-        *key_lengths; /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] leave the state
-                          * unchanged, as with beta_i = 0 and l_i = 0 */
-    Tensor *offsets;  /* NULL; packed sequences, as in CausalLinearAttentionOptions */
-    Tensor *state;    /* NULL: zeros; [B, H, D, M] (with offsets [S, H, D, M]): S_0 */
+    /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] leave the state unchanged, as with
+     * beta_i = 0 and l_i = 0 */
+    Tensor *key_lengths;
+    Tensor *offsets; /* NULL; packed sequences, as in CausalLinearAttentionOptions */
+    Tensor *state;   /* NULL: zeros; [B, H, D, M] (with offsets [S, H, D, M]): S_0 */
 } DeltaRuleOptions;
 
 /* The delta rule (Yang et al. 2024, DeltaNet, arXiv 2406.06484), with a decay Gated DeltaNet (Yang,

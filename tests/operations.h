@@ -821,6 +821,17 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { DECAYS(2, 5, 1, 3, 2, 2, 1) }, { DECAYS(2, 70, 2, 16, 24, 2, 1) })                       \
     ROW(decay_offsets, DECAY(0.5, .offsets = four_sequences(tape, x)), UNMEASURED,                 \
         { DECAYS(1, 7, 1, 3, 2, 4, 1) }, { DECAYS(1, 170, 2, 32, 24, 4, 1) })                      \
+    ROW(state_is_query,                                                                            \
+        op_causal_linear_attention(                                                                \
+            tape, x[0], x[1], x[2],                                                                \
+            (CausalLinearAttentionOptions){ .eps = 9, .form = FORM_CHUNKED, .state = x[3] },       \
+            NULL),                                                                                 \
+        UNMEASURED, { QKVS(1, 3, 3, 3, 2, 1) }) /* of one shape */                                 \
+    ROW(state_is_value,                                                                            \
+        op_causal_linear_attention(                                                                \
+            tape, x[0], x[1], x[2],                                                                \
+            (CausalLinearAttentionOptions){ .unnormalized = true, .state = x[3] }, NULL),          \
+        UNMEASURED, { QKV(1, 2, 2, 2, 2), P(1, 2, 2, 2) }, { QKV(2, 3, 3, 3, 3), P(2, 3, 3, 3) })  \
     ROW(unnormalized, DECAY(0.5, .unnormalized = true), UNMEASURED,                                \
         { DECAYS(1, 5, 2, 3, 4, 1, 0) }, { DECAYS(1, 90, 2, 32, 40, 1, 0) })                       \
     ROW(unnormalized_chunk_parallel, DECAY(0.1, .unnormalized = true, .form = FORM_CHUNK_PARALLEL),\

@@ -245,6 +245,19 @@ TEST(misuse_of_options_raises)
                   "default",
                   ATTEND(x, .chunk = -1));
 
+#define STATE_OF(x, ...)                                                                           \
+    op_causal_linear_state(tape, x, x, (CausalLinearAttentionOptions){ __VA_ARGS__ })
+    Tensor *one_decay = tape_input(tape, (const Real[]){ -1 }, shape(1));
+    assert_raises("op_causal_linear_state: form is 5, expected FORM_BEST to FORM_QUADRATIC",
+                  STATE_OF(x, .form = (AttentionForm)5));
+    assert_raises("op_causal_linear_state: chunk is -1, expected 1 or more, or 0 for the default",
+                  STATE_OF(x, .chunk = -1));
+    assert_raises("op_causal_linear_state: log_decay is [1], expected [2]: one per head",
+                  STATE_OF(x, .log_decay = one_decay));
+    assert_raises("op_causal_linear_attention: log_decay is [1], expected [2]: one per head",
+                  ATTEND(x, .log_decay = one_decay));
+#undef STATE_OF
+
     Tensor *fine = tape_input_i32(tape, (const int32_t[]){ 0, 2, 5 }, shape(3));
     Tensor *falling = tape_input_i32(tape, (const int32_t[]){ 0, 3, 2, 5 }, shape(4));
     Tensor *late = tape_input_i32(tape, (const int32_t[]){ 1, 5 }, shape(2));
@@ -261,11 +274,11 @@ TEST(misuse_of_options_raises)
                   ATTEND(x, .offsets = early));
     assert_raises("op_causal_linear_attention: offsets has shape [1], expected [S + 1]",
                   ATTEND(x, .offsets = single));
-    assert_raises("op_causal_linear_attention: offsets: key_lengths are given too; with offsets "
-                  "every key counts",
+    assert_raises("op_causal_linear_attention: offsets: lengths are given too, expected one of the "
+                  "two",
                   ATTEND(x, .offsets = fine, .key_lengths = single));
     assert_raises("op_causal_linear_attention: offsets: query is [2,5,2,3], expected one sequence, "
-                  "[1, N, H, D], which they cut",
+                  "[1, N, ..], which they divide",
                   ATTEND(two, .offsets = fine));
 
     assert_raises("op_causal_linear_attention: state is [1,5,2,3], expected [1,2,3,4]: "

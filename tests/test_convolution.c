@@ -213,8 +213,8 @@ TEST(misuse_of_causal_convolution_raises)
                               (CausalConvolutionOptions){
                                   .lengths = tape_input_i32(tape, (int32_t[]){ 0, 6 }, shape(2)) },
                               NULL));
-    assert_raises("op_causal_convolution: offsets: x is [2,5,3], expected one sequence, [1, N, C], "
-                  "which they divide",
+    assert_raises("op_causal_convolution: offsets: x is [2,5,3], expected one sequence, [1, N, "
+                  "..], which they divide",
                   op_causal_convolution(tape, x, weight, NULL,
                                         (CausalConvolutionOptions){ .offsets = offsets }, NULL));
     x = normal_input(shape(1, 6, 3));
@@ -223,7 +223,7 @@ TEST(misuse_of_causal_convolution_raises)
                   op_causal_convolution(tape, x, weight, NULL,
                                         (CausalConvolutionOptions){ .offsets = offsets }, NULL));
     assert_raises(
-        "op_causal_convolution: lengths and offsets are given, expected one",
+        "op_causal_convolution: offsets: lengths are given too, expected one of the two",
         op_causal_convolution(
             tape, x, weight, NULL,
             (CausalConvolutionOptions){

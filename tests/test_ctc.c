@@ -187,7 +187,7 @@ TEST(an_infeasible_target_has_an_infinite_loss_or_is_ignored)
         Tensor *logits = variable(1, shape(B, T, C));
         Tensor *losses = op_ctc(tape, logits, tape_input_i32(tape, targets[0], shape(B, 2)),
                                 (CtcOptions){ .lengths = tape_input_i32(tape, lengths, shape(B)),
-                                              .ignore_impossible = ignore });
+                                              .ignore_infeasible = ignore });
         tape_backward(tape, op_sum(tape, tensor_keep(losses), ALL_AXES));
         const Real *loss = test_values(losses), *gradient = test_values(tensor_gradient(logits));
         ck_assert(loss[0] > 0 && isfinite(loss[0]));

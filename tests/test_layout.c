@@ -3,6 +3,7 @@
  * plain, and the gradients, compared with finite differences. */
 #include "tests/support.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,32 @@ TEST(sum_and_mean_along_each_axis)
     assert_values(op_sum(tape, x, ALL_AXES), shape_scalar(), VALUES(36));
     assert_values(op_mean(tape, x, -2), shape(2, 2), VALUES(2, 3, 6, 7));
     assert_values(op_mean(tape, x, ALL_AXES), shape_scalar(), VALUES(4.5));
+    tape_free(tape);
+}
+
+/* Without a rounding error of 1 / n, and though the sum overflows; a double has no more digits for
+ * the sum than for the elements. */
+TEST(the_mean_of_a_constant_is_the_constant)
+{
+    enum { COUNT = 200 };
+    const Real constants[] = { 1, (Real)0.1, sizeof(Real) == 4 ? (Real)3e38 : 1 };
+    begin();
+    for (int64_t n = 1; n <= COUNT; n++)
+        for (int i = 0; i < (sizeof(Real) == 4 ? 3 : 1); i++, tape_reset(tape)) {
+            Real xs[2 * COUNT];
+            for (int64_t j = 0; j < 2 * n; j++)
+                xs[j] = constants[i];
+            Tensor *rows = tape_input(tape, xs, shape(2, n));
+            Tensor *columns = tape_input(tape, xs, shape(n, 2));
+            Tensor *means[] = { op_mean(tape, rows, 1), op_mean(tape, columns, 0),
+                                op_mean(tape, rows, ALL_AXES) };
+            for (int m = 0; m < 3; m++)
+                ck_assert_double_le(
+                    fabs(tensor_item(op_max(tape, means[m], ALL_AXES)) / (double)constants[i] - 1),
+                    sizeof(Real) == 4 ? 0 : DBL_EPSILON);
+            if (sizeof(Real) == 4)
+                ck_assert_double_eq(tensor_item(op_variance(tape, rows, ALL_AXES)), 0);
+        }
     tape_free(tape);
 }
 
@@ -132,6 +159,22 @@ TEST(the_first_maximum_gets_the_gradient)
     assert_values(op_max(tape, x, ALL_AXES), shape_scalar(), VALUES(3));
     tape_backward_from(tape, out, tape_input(tape, VALUES(5, 7, 9), shape(3)));
     assert_values(tensor_gradient(x), shape(2, 3), VALUES(5, 0, 9, 0, 7, 0));
+    tape_free(tape);
+}
+
+/* An index is an int32. */
+TEST(an_axis_of_more_than_2_31_elements_has_no_argmax)
+{
+    begin();
+    Tensor *x = normal_input(shape(3, 2));
+    x->shape.size[1] = (int64_t)1 << 30; /* nothing reads the elements */
+    const char *sentence =
+        "op_max: x is [3,1073741824], expected at most 2^31 - 1 elements along the axis";
+    assert_raises(sentence, op_max(tape, x, ALL_AXES));
+    assert_raises("op_argmax: x is [3,1073741824], expected at most 2^31 - 1 elements along the "
+                  "axis",
+                  op_argmax(tape, x, ALL_AXES));
+    x->shape.size[1] = 2;
     tape_free(tape);
 }
 
@@ -647,6 +690,8 @@ TEST(misuse_of_concat_raises)
     assert_raises("op_concat: there are 0 tensors, expected 1 or more",
                   op_concat(tape, pair, 0, 0));
     assert_raises("op_stack: there are 0 tensors, expected 1 or more", op_stack(tape, NULL, 2, 0));
+    assert_raises("op_concat: the tape is NULL", op_concat(NULL, pair, 1, 0));
+    assert_raises("op_stack: the tape is NULL", op_stack(NULL, NULL, 0, 0));
     assert_raises("op_concat: tensors[1] is NULL", op_concat(tape, pair, 2, 0));
     assert_raises("op_stack: tensors[1] is NULL", op_stack(tape, pair, 2, 0));
     assert_raises("op_concat: tensors[0] is [2,3,4], which has no axis 3",

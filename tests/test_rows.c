@@ -451,6 +451,48 @@ TEST(extremes_of_the_logistic_mixture)
     ck_assert_mem_eq(surprises(low, 3), surprises(lowest, 3), 256 * sizeof(Real));
 }
 
+/* Only differences of logits count: a common offset, or components that all are far from the pixel,
+ * cost no digits of loss and gradient. */
+TEST(mixtures_of_large_logits)
+{
+    enum { K = 3, R = 3 };
+    static const Real offsets[] = { 1e6, -1e6, 0 };
+    Real parameters[R * 3 * K];
+    const int32_t targets[R] = { 100, 100, 100 };
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < K; k++) {
+            Real *p = parameters + r * 3 * K + k;
+            p[0] = offsets[r] + (Real)(k == 2);
+            p[K] = r == 2 ? 1000 : (Real)0.1 * (Real)k;
+            p[2 * K] = r == 2 ? -7 : -2;
+        }
+    begin();
+    Tensor *x = tape_variable(tape, parameters, shape(R, 3 * K));
+    Tensor *loss =
+        op_discretized_logistic_mixture(tape, x, tape_input_i32(tape, targets, shape(R)));
+    tape_backward(tape, loss);
+    const Real *dx = gradient(x);
+    for (int r = 0; r < R; r++) {
+        double sum = 0;
+        for (int k = 0; k < K; k++)
+            sum += (double)dx[r * 3 * K + k];
+        ck_assert_msg(fabs(sum) <= 1e-6, "row %d: priors - posteriors add up to %g", r, sum);
+    }
+    for (int i = 0; i < 2 * K; i++) /* rows 0 and 1 differ by their offsets */
+        ck_assert_double_eq_tol((double)dx[i], (double)dx[3 * K + i], 1e-7);
+    tape_reset(tape);
+    Real losses[R];
+    for (int r = 0; r < 2; r++) {
+        for (int k = 0; k < K; k++)
+            parameters[k] = offsets[r ? 2 : 0] + (Real)(k == 2);
+        losses[r] = (Real)tensor_item(
+            op_discretized_logistic_mixture(tape, tape_input(tape, parameters, shape(1, 3 * K)),
+                                            tape_input_i32(tape, targets, shape(1))));
+    }
+    ck_assert_double_eq_tol((double)losses[0], (double)losses[1], 1e-6);
+    tape_free(tape);
+}
+
 /* -------------------------------------------------------------------------------------- dropout */
 /* Element i is dropped where the i-th number of random_uniform is below p, and divided by 1 - p
  * elsewhere; n elements take ceil(n / 4) Philox counters. test_random has the distribution. */
@@ -722,6 +764,10 @@ TEST(misuse_of_losses_raises)
                   op_accuracy(tape, variable(1, shape_scalar()), t, NULL));
     assert_raises("op_accuracy: weights is [4], expected [3]: logits is [3,5]",
                   op_accuracy(tape, x, t, tape_input(tape, weights, shape(4))));
+    assert_raises("op_accuracy: weights[1] is -0.5, expected 0 or more",
+                  op_accuracy(tape, x, t, tape_input(tape, weights, shape(3))));
+    assert_raises("op_accuracy: weights[2] is nan, expected 0 or more",
+                  op_accuracy(tape, x, t, tape_input(tape, nans, shape(3))));
     assert_raises("op_accuracy: weights has dtype int32, expected Real",
                   op_accuracy(tape, x, t, t));
     assert_raises("op_accuracy: logits is NULL", op_accuracy(tape, NULL, t, NULL));

@@ -68,7 +68,7 @@ static Tensor *loss_of(void *context)
     Tensor *losses = op_ctc(tape, logits, targets,
                             (CtcOptions){ .lengths = lengths,
                                           .target_lengths = target_lengths,
-                                          .ignore_impossible = true });
+                                          .ignore_infeasible = true });
     return run->loss = op_scale(tape, op_sum(tape, losses, ALL_AXES), 1 / batch_phonemes(batch));
 }
 

@@ -11,12 +11,6 @@
 static const AttentionLabels state_labels =
     ATTENTION_LABELS("op_causal_linear_state", "key", "key");
 
-/* In place of the query there is the key, or the packed tensor of both. */
-static LinearScan state_scan(Tensor *const inputs[7], const void *attributes)
-{
-    return linear_scan_of(inputs, *(const CausalLinearAttentionOptions *)attributes);
-}
-
 /* The contributions to key and value. Of a packed query, which the state does not depend on, the
  * gradient is zeroed. */
 static AttentionGradient state_contributions(Node *node)
@@ -39,20 +33,13 @@ static AttentionGradient state_contributions(Node *node)
 static void causal_linear_state_backward(Node *node)
 {
     const Tensor *state = node->outputs[0];
-    const LinearScan scan = state_scan(node->inputs, node->attributes);
-    const LinearScanGradient d = { state_contributions(node),
-                                   .log_decay = tape_contribution(node, node->inputs[6]) };
+    const LinearScan scan =
+        linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
+    LinearScanGradient d = { .x = state_contributions(node) };
+    d.log_decay = tape_contribution(node, node->inputs[6]);
     kernels_of(node->inputs[0])
         ->causal_linear_attention_backward(d, NULL, tape_upstream(node, 0), state->data, NULL, NULL,
                                            &scan);
-}
-
-static void check_state_options(Tape *tape, CausalLinearAttentionOptions options)
-{
-    linear_attention_check_options(tape, state_labels, options.features, options.eps);
-    if (options.offsets || options.state)
-        tape_error(tape, "%s: expected NULL: a state of one sequence each, from zeros",
-                   options.offsets ? state_labels.offsets : state_labels.state);
 }
 
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
@@ -61,24 +48,21 @@ Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
     Tensor *state = NULL;
     attention_check(tape, state_labels, key, value ? key : NULL, value, options.key_lengths, true,
                     PACKED_QUERY);
-    check_state_options(tape, options);
+    causal_attention_check_options(tape, state_labels, options);
+    if (options.offsets || options.state)
+        tape_error(tape, "%s: expected NULL: a state of one sequence each, from zeros",
+                   options.offsets ? state_labels.offsets : state_labels.state);
     if (value)
         cast_alike(tape, &key, &value);
-    Tensor *inputs[7] = { key, NULL, value, options.key_lengths };
-    LinearScan scan = state_scan(inputs, &options);
-    const Shape all = shape(scan.x.B, scan.x.N, scan.x.H);
-    if (options.log_decay && options.log_decay->shape.rank == 1)
-        options.log_decay = op_broadcast_to(tape, options.log_decay, all);
-    if (options.log_decay) {
-        tape_use_real(tape, state_labels.log_decay, options.log_decay);
-        attention_check_log_decay(tape, state_labels.log_decay, options.log_decay, all);
-    }
+    options.log_decay =
+        causal_attention_log_decay(tape, state_labels, key, value, options.log_decay);
     if (device_is_cuda(key->device)) { /* its kernels compute both */
         op_causal_linear_attention(tape, key, value ? key : NULL, value, options, &state);
         return state;
     }
-    inputs[6] = options.log_decay;
-    scan = state_scan(inputs, &options);
+    /* In place of the query there is the key, or the packed tensor of both. */
+    Tensor *inputs[7] = { key, NULL, value, options.key_lengths, [6] = options.log_decay };
+    const LinearScan scan = linear_scan_of(inputs, options);
     state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, linear_scan_columns(&scan)));
     kernels_of(key)->causal_linear_attention_forward(NULL, NULL, state->data, &scan);
     tape_record(tape,

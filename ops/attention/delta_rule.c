@@ -39,6 +39,7 @@
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
 #include "ops/attention/delta_rows.h"
 #include "ops/kernels.h"
+#include "ops/shared/indices.h"
 
 void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {
@@ -145,6 +146,8 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
         read_state(R, dfinal_state ? dfinal_state + at : NULL, D, M, true);
         read_state(S, s->state ? s->state + at : NULL, D, M, true);
         delta_scan_reverse(&g, R, (Real *)(S + D * M), b, h);
+        for (int64_t c = 0; d.state && c < D * M; c++)
+            d.state[at + c] = (Real)R[c % M * D + c / M];
         delta_scan(&g, S, (Real *)(S + D * M), b, h);
         for (int64_t c = 0; dfinal_state && c < D * M; c++)
             dl += S[c % M * D + c / M] * (double)dfinal_state[at + c];
@@ -154,8 +157,6 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
                 gradient_add(d.log_decay, i * H + h, key_is_masked(x, i) ? 0 : (Real)dl);
         }
     }
-    for (int64_t c = 0; d.state.data && c < x->B * H * D * M; c++) /* last: may be value's too */
-        gradient_add(d.state, c, (Real)memory[c / (D * M) * size + c % M * D + c / M % D]);
     device_workspace_free(du);
     attention_workspace_free(memory);
 }
@@ -166,45 +167,30 @@ static const AttentionLabels delta_labels = ATTENTION_LABELS("op_delta_rule", "q
  * state. */
 static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
 {
-    const Tensor *offsets = inputs[4], *log_decay = inputs[6], *state = inputs[7];
-    DeltaRule rule = {
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
+    const Tensor *log_decay = inputs[6], *state = inputs[7];
+    return (DeltaRule){
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
         .beta = inputs[5]->data,
         .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
     };
-    if (offsets) {
-        rule.x.offsets = offsets->integers;
-        rule.x.B = shape_count(offsets->shape) - 1;
-    }
-    return rule;
 }
 
 static void delta_rule_backward(Node *node)
 {
-    Tape *tape = node->tape;
-    Tensor *out = node->outputs[0], *u = node->saved[0];
+    const Tensor *out = node->outputs[0], *u = node->saved[0];
+    Tensor *state = node->inputs[7];
     const DeltaRule rule = delta_rule_of(node->inputs);
-    const Real *dout = tape_upstream(node, 0);
+    const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : tape_tensor(tape, out->shape);
-    if (zeros) /* dL/dout if only the final state was used */
-        tensor_fill(zeros, 0);
     DeltaRuleGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
     d.beta = tape_contribution(node, node->inputs[5]);
     d.log_decay = tape_contribution(node, node->inputs[6]);
-    d.state = tape_contribution(node, node->inputs[7]);
-    kernels_of(out)->delta_rule_backward(d, dout ? dout : zeros->data, dfinal_state, u->data,
-                                         &rule);
-    tape_scratch_free(tape, zeros);
-}
-
-static void check_delta_state(Tape *tape, Tensor *state, Shape expected)
-{
-    tape_use_real(tape, delta_labels.state, state);
-    if (!shape_equal(state->shape, expected))
-        tape_error(tape, "%s %s, expected %s: [sequences, H, D, M]", delta_labels.state,
-                   tensor_text(state).text, shape_text(expected).text);
+    const Gradient dstate = tape_contribution(node, state);
+    d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
+    kernels_of(out)->delta_rule_backward(d, dout, dfinal_state, u->data, &rule);
+    if (dstate.accumulate) /* now, since it may be the query's or value's gradient too */
+        kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));
 }
 
 Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
@@ -212,22 +198,22 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
 {
     attention_check(tape, delta_labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
     if (options.offsets)
-        attention_check_offsets(tape, delta_labels, query, options.offsets, options.key_lengths);
+        check_offsets(tape, delta_labels.offsets, options.offsets, options.key_lengths, query,
+                      "query");
     attention_cast_alike(tape, &query, &key, &value);
     Tensor *const inputs[NODE_INPUTS] = {
         query,        key, value, options.key_lengths, options.offsets, beta, options.log_decay,
         options.state
     };
-    const AttentionInputs x = attention_of(query, key, value, NULL, PACKED_QUERY);
-    const int64_t S = options.offsets ? shape_count(options.offsets->shape) - 1 : x.B;
-    const Shape states = shape(S, x.H, x.D, x.M);
-    attention_check_beta(tape, "op_delta_rule: beta", beta, shape(x.B, x.N, x.H));
+    const AttentionInputs x = attention_of(query, key, value, NULL, options.offsets, PACKED_QUERY);
+    const int64_t B = query->shape.size[0];
+    const Shape states = shape(x.B, x.H, x.D, x.M), gates = shape(B, x.N, x.H);
+    attention_check_beta(tape, "op_delta_rule: beta", beta, gates);
     if (options.log_decay)
-        attention_check_log_decay(tape, "op_delta_rule: log_decay", options.log_decay,
-                                  shape(x.B, x.N, x.H));
+        attention_check_log_decay(tape, delta_labels.log_decay, options.log_decay, gates);
     if (options.state)
-        check_delta_state(tape, options.state, states);
-    Tensor *out = tape_tensor_of(tape, query->type, shape(x.B, x.N, x.H, x.M));
+        check_state(tape, delta_labels.state, options.state, states, "H, D, M");
+    Tensor *out = tape_tensor_of(tape, query->type, shape(B, x.N, x.H, x.M));
     Tensor *u = tape_tensor(tape, out->shape);
     Tensor *after = final_state ? tape_tensor(tape, states) : NULL;
     const DeltaRule rule = delta_rule_of(inputs);

@@ -10,38 +10,38 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-void rotary_turns_plain(Real *turns, const int32_t *positions, double base, int64_t P,
-                        int64_t pairs)
+void rotary_cos_sin_plain(Real *cos_sin, const int32_t *positions, double base, int64_t P,
+                          int64_t pairs)
 {
     EACH_ROW(row, P, 40 * pairs)
         for (int64_t i = 0; i < pairs; i++) {
             const double p = positions ? positions[row] : (double)row;
             const double t = p * pow(base, -(double)i / (double)pairs);
-            turns[row * 2 * pairs + i] = (Real)cos(t);
-            turns[(row * 2 + 1) * pairs + i] = (Real)sin(t);
+            cos_sin[row * 2 * pairs + i] = (Real)cos(t);
+            cos_sin[(row * 2 + 1) * pairs + i] = (Real)sin(t);
         }
 }
 
 /* Pair i is elements i step and i step + other. */
-ALWAYS_INLINE void rotate_pairs(Gradient out, const Real *x, const Real *turns, Real sign,
+ALWAYS_INLINE void rotate_pairs(Gradient out, const Real *x, const Real *cos_sin, Real sign,
                                 int64_t pairs, int64_t step, int64_t other)
 {
     PRAGMA(omp simd)
     for (int64_t i = 0; i < pairs; i++) {
         const int64_t a = i * step, b = a + other;
-        const Real cosine = turns[i], sine = sign * turns[pairs + i];
+        const Real cosine = cos_sin[i], sine = sign * cos_sin[pairs + i];
         const Real x_a = x[a], x_b = x[b];
         gradient_add(out, a, x_a * cosine - x_b * sine);
         gradient_add(out, b, x_a * sine + x_b * cosine);
     }
 }
 
-void rotary_plain(Gradient out, const Real *x, const Real *turns, Rotary r)
+void rotary_plain(Gradient out, const Real *x, const Real *cos_sin, Rotary r)
 {
     EACH_ROW(row, r.R * r.H, 2 * r.D) {
         const int64_t pairs = row % r.H < r.heads ? r.pairs : 0;
         const Real *x_row = x + row * r.D;
-        const Real *of_row = turns + (r.first + row / r.H) % r.P * 2 * r.pairs;
+        const Real *of_row = cos_sin + (r.first + row / r.H) % r.P * 2 * r.pairs;
         const Gradient out_row = gradient_from(out, row * r.D);
         if (r.halves)
             rotate_pairs(out_row, x_row, of_row, r.inverse ? -1 : 1, pairs, 1, pairs);
@@ -97,13 +97,13 @@ Tensor *op_rotary(Tape *tape, Tensor *x, RotaryOptions options)
 {
     const Rotary r = rotary_of(tape, x, &options);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    Tensor *turns = tape_tensor(tape, shape(r.P, 2 * r.pairs));
+    Tensor *cos_sin = tape_tensor(tape, shape(r.P, 2 * r.pairs));
     kernels_on(x->device, TENSOR_REAL)
-        ->rotary_turns(turns->data, options.positions ? options.positions->integers : NULL,
-                       options.base > 0 ? options.base : 10000, r.P, r.pairs);
-    kernels_of(x)->rotary((Gradient){ out->data, false }, x->data, turns->data, r);
+        ->rotary_cos_sin(cos_sin->data, options.positions ? options.positions->integers : NULL,
+                         options.base > 0 ? options.base : 10000, r.P, r.pairs);
+    kernels_of(x)->rotary((Gradient){ out->data, false }, x->data, cos_sin->data, r);
     tape_record(tape, (Node){ "op_rotary", rotary_backward, .inputs = { x, options.positions },
-                              .outputs = { out }, .saved = { turns },
+                              .outputs = { out }, .saved = { cos_sin },
                               .attributes = tape_save(tape, &r, sizeof r) });
     return out;
 }

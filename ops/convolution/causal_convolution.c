@@ -105,12 +105,8 @@ static void causal_convolution_backward(Node *node)
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *state = node->inputs[5];
     const Kernels *kernels = kernels_of(x);
     const ConvolvedSequences c = *(const ConvolvedSequences *)node->attributes;
-    const Real *dout = tape_upstream(node, 0);
+    const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : tape_tensor_of(node->tape, x->type, x->shape);
-    if (zeros) /* dL/dout if only the final state was used */
-        tensor_fill(zeros, 0);
-    dout = dout ? dout : zeros->data;
     const Gradient dx = tape_contribution(node, x), dstate = tape_contribution(node, state);
     if (dx.data || dstate.data)
         kernels->causal_convolution_backward_x(dx, dstate, dout, dfinal_state, weight->data, c);
@@ -119,31 +115,6 @@ static void causal_convolution_backward(Node *node)
     if (dweight.data || dbias.data)
         kernels->causal_convolution_backward_weight(dweight, dbias, dout, x->data,
                                                     state ? state->data : NULL, c);
-    tape_scratch_free(node->tape, zeros);
-}
-
-static void check_sequences(Tape *tape, const Tensor *x, CausalConvolutionOptions options)
-{
-    const int64_t B = x->shape.size[0], N = x->shape.size[1];
-    Tensor *lengths = options.lengths, *offsets = options.offsets;
-    if (lengths)
-        check_sequence_lengths(tape, "op_causal_convolution: lengths", lengths, B, 0, N,
-                               "the positions of x");
-    if (!offsets)
-        return;
-    tape_use_i32(tape, "op_causal_convolution: offsets", offsets);
-    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
-        tape_error(tape, "op_causal_convolution: offsets has shape %s, expected [S + 1]",
-                   shape_text(offsets->shape).text);
-    if (lengths)
-        tape_error(tape, "op_causal_convolution: lengths and offsets are given, expected one");
-    if (B != 1)
-        tape_error(tape,
-                   "op_causal_convolution: offsets: x %s, expected one sequence, [1, N, C], "
-                   "which they divide",
-                   tensor_text(x).text);
-    check_spanning(tape, "op_causal_convolution: offsets", offsets, 0, N,
-                   "the number of positions");
 }
 
 static ConvolvedSequences causal_convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
@@ -165,14 +136,16 @@ static ConvolvedSequences causal_convolution_of(Tape *tape, Tensor *x, Tensor *w
     if (bias && !shape_equal(bias->shape, shape(C)))
         tape_error(tape, "op_causal_convolution: bias %s, expected [%lld]: x %s",
                    tensor_text(bias).text, (long long)C, tensor_text(x).text);
-    check_sequences(tape, x, options);
+    if (options.lengths)
+        check_sequence_lengths(tape, "op_causal_convolution: lengths", options.lengths, B, 0, N,
+                               "the positions of x");
+    if (options.offsets)
+        check_offsets(tape, "op_causal_convolution: offsets", options.offsets, options.lengths, x,
+                      "x");
     const int64_t S = options.offsets ? shape_count(options.offsets->shape) - 1 : B;
-    const Shape of_state = shape(S, K - 1, C);
     if (options.state)
-        tape_use_real(tape, "op_causal_convolution: state", options.state);
-    if (options.state && !shape_equal(options.state->shape, of_state))
-        tape_error(tape, "op_causal_convolution: state %s, expected %s: [sequences, K - 1, C]",
-                   tensor_text(options.state).text, shape_text(of_state).text);
+        check_state(tape, "op_causal_convolution: state", options.state, shape(S, K - 1, C),
+                    "K - 1, C");
     return (ConvolvedSequences){ .R = B * N,
                                  .C = C,
                                  .K = K,

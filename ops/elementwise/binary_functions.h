@@ -19,8 +19,8 @@
  * subtract: out = a - b       d out / da = 1        d out / db = -1
  * multiply: out = a b         d out / da = b        d out / db = a
  * divide: out = a / b         d out / da = 1 / b    d out / db = -a / b^2 = -out / b
- * maximum: out = max(a, b)    d out / da = 1 where out = a, else 0    d out / db = 1 - d out / da
- * minimum: out = min(a, b)    likewise; the comparisons let a NaN pass
+ * maximum: out = max(a, b)    d out / da = 1 where out is a, else 0   d out / db = 1 - d out / da
+ * minimum: out = min(a, b)    likewise; the comparisons let a NaN pass, with its gradient
  * equal, less, less_equal: out = 1 where the comparison holds, else 0, as for a NaN */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
@@ -33,9 +33,9 @@
     ROW(   multiply, a * b, dout * b, b,     dout * a,         a)                                  \
     ROW(   divide,   a / b, dout / b, b,     -dout * out / b,  b)                                  \
     ROW(   maximum,  a > b || a != a ? a : b,                                                      \
-           a == out ? dout : 0, a,           a == out ? 0 : dout, a)                               \
+           a == out || a != a ? dout : 0, a, a == out || a != a ? 0 : dout, a)                     \
     ROW(   minimum,  a < b || a != a ? a : b,                                                      \
-           a == out ? dout : 0, a,           a == out ? 0 : dout, a)                               \
+           a == out || a != a ? dout : 0, a, a == out || a != a ? 0 : dout, a)                     \
     STEP(  equal,      a == b ? 1 : 0)                                                             \
     STEP(  less,       a < b ? 1 : 0)                                                              \
     STEP(  less_equal, a <= b ? 1 : 0)

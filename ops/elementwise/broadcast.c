@@ -21,17 +21,6 @@ bool broadcast_with(Shape *out, Shape x)
     return fits;
 }
 
-Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
-{
-    Shape out = a->shape;
-    if (!broadcast_with(&out, b->shape))
-        tape_error(tape,
-                   "%s: the shapes do not fit: a %s, b %s; expected sizes that are equal or 1, "
-                   "aligned at the last axis",
-                   operation, tensor_text(a).text, tensor_text(b).text);
-    return out;
-}
-
 /* From the last axis on: repeated axes extend I, M, O; the others Q, P. */
 Broadcast broadcast_of(Shape x, Shape out)
 {
@@ -98,10 +87,10 @@ void broadcast_copy_plain(Gradient out, Real factor, const Real *x, Broadcast b,
     }
 }
 
-void broadcast_sum_plain(Gradient out, Real factor, const Real *x, Broadcast b, bool real_out)
+void broadcast_sum_plain(Gradient out, double factor, const Real *x, Broadcast b, bool real_out)
 {
     if (b.P * b.Q == broadcast_count(b)) {
-        broadcast_copy_plain(out, factor, x, b, real_out);
+        broadcast_copy_plain(out, (Real)factor, x, b, real_out);
         return;
     }
     EACH_ROW(pq, b.P * b.Q, b.O * b.M * b.I) {
@@ -114,7 +103,7 @@ void broadcast_sum_plain(Gradient out, Real factor, const Real *x, Broadcast b, 
                 for (int64_t i = 0; i < b.I; i++)
                     sum += (double)run[i];
             }
-        gradient_add(out, pq, factor * (Real)sum);
+        gradient_add(out, pq, (Real)(factor * sum));
     }
 }
 

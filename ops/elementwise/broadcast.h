@@ -35,9 +35,6 @@ typedef struct Choice {
  * Returns false otherwise. */
 bool broadcast_with(Shape *out, Shape x);
 
-/* The shape of a op b, likewise; raises if they do not fit. */
-Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b);
-
 /* The view of x's repetition to the shape out, which x fits. */
 Broadcast broadcast_of(Shape x, Shape out);
 

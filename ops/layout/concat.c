@@ -28,18 +28,19 @@ static void concat_backward(Node *node)
 /* Checks the tensors and returns a copy of the list; if one is bf16, all are cast to bf16. */
 static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, int count)
 {
-    if (tape && (!tensors || count < 1))
+    if (!tape)
+        tape_use(tape, name, NULL); /* raises */
+    if (!tensors || count < 1)
         tape_error(tape, "%s: there are %d tensors, expected 1 or more", name, tensors ? count : 0);
-    Tensor **list = NULL;
     bool bf16 = false;
     for (int t = 0; t < count; t++) {
         char label[64];
         const int length = snprintf(label, sizeof label, "%s: tensors[%d]", name, t);
         /* The tape keeps the label for later messages. */
-        tape_use(tape, tape ? tape_save(tape, label, (size_t)length + 1) : name, tensors[t]);
+        tape_use(tape, tape_save(tape, label, (size_t)length + 1), tensors[t]);
         bf16 |= tensors[t]->type == TENSOR_BF16;
     }
-    list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
+    Tensor **list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
     for (int t = 0; bf16 && t < count; t++)
         list[t] = op_cast(tape, list[t], TENSOR_BF16);
     return list;

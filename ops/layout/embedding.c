@@ -59,8 +59,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     int64_t V = weight->shape.size[0], D = weight->shape.size[1];
     check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;
-    TensorType type = tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
-    Tensor *out = tape_tensor_of(tape, type, out_shape);
+    Tensor *out = tape_tensor_of(tape, product_type(tape), out_shape);
     kernels_of(out)->embedding_forward(out->data, weight->data, indices->integers,
                                        tensor_count(indices), D);
     tape_record(tape, (Node){ "op_embedding", embedding_backward, .inputs = { weight, indices },

@@ -2,8 +2,7 @@
  *   f_r = argmax_c logits_rc          out = sum_r w_r [f_r = t_r] / sum_r w_r
  * It is constant almost everywhere: no gradient flows, and no node is recorded. */
 #include "ops/kernels.h"
-#include "ops/shared/indices.h"
-#include "ops/shared/rows.h"
+#include "ops/shared/internal.h"
 
 void accuracy_plain(Real *out, const int32_t *found, const int32_t *targets, const Real *weights,
                     int64_t R)
@@ -19,17 +18,7 @@ void accuracy_plain(Real *out, const int32_t *found, const int32_t *targets, con
 
 Tensor *op_accuracy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
-    tape_use(tape, "op_accuracy: logits", logits);
-    if (logits->shape.rank < 1)
-        tape_error(tape, "op_accuracy: logits is a scalar, expected one axis at least");
-    tape_use_i32(tape, "op_accuracy: targets", targets);
-    check_one_per_row(tape, "op_accuracy: targets", targets, logits, "logits");
-    check_indices(tape, "op_accuracy: targets", targets, 0, shape_columns(logits->shape) - 1,
-                  "the classes of logits");
-    if (weights) {
-        tape_use_real(tape, "op_accuracy: weights", weights);
-        check_one_per_row(tape, "op_accuracy: weights", weights, logits, "logits");
-    }
+    check_classes(tape, CLASS_LABELS("op_accuracy"), logits, targets, weights);
     Tensor *found = op_argmax(tape, logits, -1), *out = tape_tensor(tape, shape_scalar());
     kernels_of(out)->accuracy(out->data, found->integers, targets->integers,
                               weights ? weights->data : NULL, tensor_count(targets));

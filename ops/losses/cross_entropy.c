@@ -63,48 +63,43 @@ static void cross_entropy_backward(Node *node)
             node->saved[1]->data, cross_entropy_of(logits, targets, weights));
 }
 
-/* Raises unless each of the R weights is finite and 0 or more, and one is above 0. */
-static void check_weights(Tape *tape, const Tensor *weights, int64_t R)
+static bool check_weights(Tape *tape, const char *label, const Tensor *weights)
 {
-    enum { PIECE = 1 << 13 }; /* large: each copy from a device has a high latency */
-    Real piece[PIECE];
-    bool positive = false;
-    for (int64_t start = 0; start < R; start += PIECE) {
-        int64_t length = R - start < PIECE ? R - start : PIECE;
-        device_copy_out(weights->device, piece, weights->data + start,
-                        (size_t)length * sizeof *piece);
-        for (int64_t i = 0; i < length; i++) {
-            if (!(piece[i] >= 0 && piece[i] < (Real)INFINITY))
-                tape_error(tape, "op_cross_entropy: weights[%lld] is %g, expected 0 or more",
-                           (long long)(start + i), (double)piece[i]);
-            positive |= piece[i] > 0;
-        }
+    const int64_t R = tensor_count(weights);
+    bool all_zero = true;
+    ChunkedRead read;
+    read.tensor = weights;
+    for (int64_t i = 0; i < R; i++) {
+        const Real weight = read.reals[chunk_index(&read, i)];
+        if (!(weight >= 0 && weight < (Real)INFINITY))
+            tape_error(tape, "%s[%lld] is %g, expected 0 or more", label, (long long)i,
+                       (double)weight);
+        all_zero &= weight == 0;
     }
-    if (!positive)
-        tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
-                   (long long)R);
+    return all_zero;
 }
 
-static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
+bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets, Tensor *weights)
 {
-    tape_use(tape, "op_cross_entropy: logits", logits);
+    tape_use(tape, labels.logits, logits);
     if (logits->shape.rank < 1)
-        tape_error(tape, "op_cross_entropy: logits is a scalar, expected one axis at least");
-    tape_use_i32(tape, "op_cross_entropy: targets", targets);
-    check_one_per_row(tape, "op_cross_entropy: targets", targets, logits, "logits");
-    check_indices(tape, "op_cross_entropy: targets", targets, 0, shape_columns(logits->shape) - 1,
+        tape_error(tape, "%s is a scalar, expected one axis at least", labels.logits);
+    tape_use_i32(tape, labels.targets, targets);
+    check_one_per_row(tape, labels.targets, targets, logits, "logits");
+    check_indices(tape, labels.targets, targets, 0, shape_columns(logits->shape) - 1,
                   "the classes of logits");
     if (!weights)
-        return;
-    tape_use_real(tape, "op_cross_entropy: weights", weights);
-    check_one_per_row(tape, "op_cross_entropy: weights", weights, logits, "logits");
-    if (!device_is_capturing(weights->device))
-        check_weights(tape, weights, shape_rows(logits->shape));
+        return false;
+    tape_use_real(tape, labels.weights, weights);
+    check_one_per_row(tape, labels.weights, weights, logits, "logits");
+    return !device_is_capturing(weights->device) && check_weights(tape, labels.weights, weights);
 }
 
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
-    check_cross_entropy(tape, logits, targets, weights);
+    if (check_classes(tape, CLASS_LABELS("op_cross_entropy"), logits, targets, weights))
+        tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
+                   (long long)tensor_count(weights));
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *saved = tape_tensor(tape, shape(shape_rows(logits->shape), 2));
     Tensor *weight_sum = tape_tensor(tape, shape_scalar());

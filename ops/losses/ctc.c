@@ -94,7 +94,7 @@ void ctc_forward_plain(Real *losses, Ctc ctc)
             a = a_t;
         }
         losses[b] = (Real) - (log_p + (double)log_add(a.blank[n], a.symbol[n - 1]));
-        if (ctc.ignore_impossible && losses[b] == (Real)INFINITY)
+        if (ctc.ignore_infeasible && losses[b] == (Real)INFINITY)
             losses[b] = 0;
     }
 }
@@ -118,7 +118,7 @@ static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, const Ct
     SUM(+, symbols)
     for (int64_t j = 0; j < n; j++)
         symbols += (double)(a.symbol[j] = real_exp(a.symbol[j]));
-    const bool ignored = blanks + symbols == 0 && ctc->ignore_impossible;
+    const bool ignored = blanks + symbols == 0 && ctc->ignore_infeasible;
     const Real p_inverse = (Real)(1 / (blanks + symbols)), o_0 = (Real)blanks * p_inverse;
     PRAGMA(omp simd)
     for (int64_t c = 0; c < ctc->C; c++) {
@@ -166,17 +166,16 @@ static void ctc_backward(Node *node)
 /* Raises if a target contains the blank. */
 static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target_lengths, int64_t C)
 {
-    enum { CHUNK = 1 << 12 };
     const int64_t S = targets->shape.size[1], count = tensor_count(targets);
-    int32_t chunk[CHUNK], length = (int32_t)S;
+    int64_t length = S;
+    ChunkedRead symbols, lengths;
+    symbols.tensor = targets;
+    lengths.tensor = target_lengths;
     for (int64_t i = 0; i < count; i++) {
-        if (i % CHUNK == 0)
-            device_copy_out(targets->device, chunk, targets->integers + i,
-                            (size_t)(count - i < CHUNK ? count - i : CHUNK) * sizeof *chunk);
+        const int32_t symbol = symbols.integers[chunk_index(&symbols, i)];
         if (i % S == 0 && target_lengths)
-            device_copy_out(targets->device, &length, target_lengths->integers + i / S,
-                            sizeof length);
-        if (chunk[i % CHUNK] == 0 && i % S < length)
+            length = lengths.integers[chunk_index(&lengths, i / S)];
+        if (symbol == 0 && i % S < length)
             tape_error(tape, "op_ctc: targets[%lld,%d] is 0, the blank, expected 1 to %lld",
                        (long long)(i / S), (int)(i % S), (long long)(C - 1));
     }
@@ -220,7 +219,7 @@ Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
                       .targets = targets->integers,
                       .lengths = lengths ? lengths->integers : NULL,
                       .target_lengths = target_lengths ? target_lengths->integers : NULL,
-                      .ignore_impossible = options.ignore_impossible,
+                      .ignore_infeasible = options.ignore_infeasible,
                       .states = states->data,
                       .log_sums = (LogSumExp *)log_sums->data };
     kernels_of(logits)->ctc_forward(losses->data, ctc);

@@ -12,7 +12,7 @@ typedef struct Ctc {
     const int32_t *targets;        /* [B, S] */
     const int32_t *lengths;        /* [B], in frames, or NULL: T each */
     const int32_t *target_lengths; /* [B], in symbols, or NULL: S each */
-    bool ignore_impossible;        /* an infeasible target has loss and gradient 0 */
+    bool ignore_infeasible;        /* an infeasible target has loss and gradient 0 */
     Real *states;                  /* [B, T + 2, ctc_states(S)]; row 0 is before frame 0 */
     LogSumExp *log_sums;           /* [B, T] */
 } Ctc;

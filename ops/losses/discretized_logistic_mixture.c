@@ -4,6 +4,7 @@
  *   a = r (x + h - mean)     b = r (x - h - mean)     m = r (x - mean)     w = a - b = 2 h r
  *   P_k = S(a) - S(b)     with S(a) = 1 for t = 255, S(b) = 0 for t = 0
  *   A = ln sum_k e^logit_k     B = ln sum_k e^(logit_k + ln P_k)     out = sum_r (A_r - B_r) / R
+ * Both are computed and saved relative to max_k logit_k, which would round them if it is large.
  * S(a) - S(b) loses precision by cancellation; equal to it, but accurate to all digits, is
  *   S(a) - S(b) = (e^a - e^b) / ((1 + e^a) (1 + e^b)) = q S(a) S(-b)     with q = 1 - e^-w
  * If P is 1e-5 or less, it is replaced, as in the authors' code, by the density in the middle of
@@ -16,36 +17,34 @@
  *   P > 1e-5    r (S(b) - S(-a))       b S(b) - a S(-a) - w e^-w / q
  *   else        r (S(m) - S(-m))       m (S(m) - S(-m)) - 1
  * and dlog scale = ds, but 0 below -7. With g = dL/dout / R, and each component's prior and
- * posterior probability, before_k = e^(logit_k - A) and after_k = e^(logit_k + ln P_k - B):
- *   dlogit_k <- g (before_k - after_k)
- *   dmean_k <- -g after_k d ln P_k / dmean_k     and dlog scale_k likewise
- * Saved for the backward pass: A and B, two values per pixel (`saved`). */
+ * posterior probability, prior_k = e^(logit_k - A) and posterior_k = e^(logit_k + ln P_k - B):
+ *   dlogit_k <- g (prior_k - posterior_k)
+ *   dmean_k <- -g posterior_k d ln P_k / dmean_k     and dlog scale_k likewise
+ * Saved for the backward pass: A and B, four values per pixel (`sums`). */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 #include "ops/shared/logistic_mixture.h"
 #include "ops/shared/rows.h"
 
-void logistic_mixture_forward_plain(Real *out, Real *saved, const Real *parameters,
+void logistic_mixture_forward_plain(Real *out, MixtureSums *sums, const Real *parameters,
                                     const int32_t *targets, int64_t R, int64_t K)
 {
     EACH_ROW(r, R, 40 * K) {
         const Real *logit = parameters + r * 3 * K, *mean = logit + K, *log_scale = mean + K;
-        LogSum before = EMPTY_LOG_SUM, after = EMPTY_LOG_SUM;
-        for (int64_t k = 0; k < K; k++) {
-            const Real log_p = logistic_bin(targets[r], mean[k], log_scale[k]).log_p;
-            before = log_sum_add(before, logit[k]);
-            after = log_sum_add(after, logit[k] + log_p);
-        }
-        saved[r] = before.max + real_log(before.sum);
-        saved[R + r] = after.max + real_log(after.sum);
+        const LogSumExp A = log_sum_exp(logit, K);
+        LogSum B = EMPTY_LOG_SUM;
+        for (int64_t k = 0; k < K; k++)
+            B = log_sum_add(B, logit[k] - A.max +
+                                   logistic_bin(targets[r], mean[k], log_scale[k]).log_p);
+        sums[r] = (MixtureSums){ A, { B.max, real_log(B.sum) } };
     }
     double sum = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++)
-        sum += (double)(saved[r] - saved[R + r]);
+        sum += mixture_loss(sums[r]);
     *out = (Real)(sum / (double)R);
 }
 
-void logistic_mixture_backward_plain(Gradient d, const Real *dout, const Real *saved,
+void logistic_mixture_backward_plain(Gradient d, const Real *dout, const MixtureSums *sums,
                                      const Real *parameters, const int32_t *targets, int64_t R,
                                      int64_t K)
 {
@@ -54,11 +53,11 @@ void logistic_mixture_backward_plain(Gradient d, const Real *dout, const Real *s
         for (int64_t k = r * 3 * K; k < r * 3 * K + K; k++) {
             const Real *p = parameters + k;
             const LogisticBin bin = logistic_bin(targets[r], p[K], p[2 * K]);
-            const Real before = real_exp(p[0] - saved[r]);
-            const Real after = real_exp(p[0] + bin.log_p - saved[R + r]);
-            gradient_add(d, k, g * (before - after));
-            gradient_add(d, k + K, -g * after * bin.dmean);
-            gradient_add(d, k + 2 * K, -g * after * bin.dlog_scale);
+            const Real prior = real_exp(log_probability(p[0], sums[r].A));
+            const Real posterior = posterior_probability(p[0], bin.log_p, sums[r]);
+            gradient_add(d, k, g * (prior - posterior));
+            gradient_add(d, k + K, -g * posterior * bin.dmean);
+            gradient_add(d, k + 2 * K, -g * posterior * bin.dlog_scale);
         }
 }
 
@@ -67,8 +66,9 @@ static void logistic_mixture_backward(Node *node)
     Tensor *parameters = node->inputs[0], *targets = node->inputs[1];
     kernels_of(parameters)
         ->logistic_mixture_backward(tape_contribution(node, parameters), tape_upstream(node, 0),
-                                    node->saved[0]->data, parameters->data, targets->integers,
-                                    tensor_count(targets), shape_columns(parameters->shape) / 3);
+                                    (const MixtureSums *)node->saved[0]->data, parameters->data,
+                                    targets->integers, tensor_count(targets),
+                                    shape_columns(parameters->shape) / 3);
 }
 
 Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets)
@@ -82,12 +82,12 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
                   "the values of a pixel");
     const int64_t R = tensor_count(targets), K = shape_columns(parameters->shape) / 3;
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *saved = tape_tensor(tape, shape(2, R));
+    Tensor *sums = tape_tensor(tape, shape(R, 4));
     kernels_of(parameters)
-        ->logistic_mixture_forward(out->data, saved->data, parameters->data, targets->integers, R,
-                                   K);
-    tape_record(tape, (Node){ "op_discretized_logistic_mixture", logistic_mixture_backward,
-                              .inputs = { parameters, targets }, .outputs = { out },
-                              .saved = { saved } });
+        ->logistic_mixture_forward(out->data, (MixtureSums *)sums->data, parameters->data,
+                                   targets->integers, R, K);
+    tape_record(tape,
+                (Node){ "op_discretized_logistic_mixture", logistic_mixture_backward,
+                        .inputs = { parameters, targets }, .outputs = { out }, .saved = { sums } });
     return out;
 }

@@ -14,6 +14,17 @@ typedef struct CrossEntropy {
 } CrossEntropy;
 
 #ifndef __cplusplus
+/* Names of the arguments in error messages. */
+typedef struct ClassLabels {
+    const char *logits, *targets, *weights;
+} ClassLabels;
+#define CLASS_LABELS(name) ((ClassLabels){ name ": logits", name ": targets", name ": weights" })
+
+/* Raises unless the arguments are those of op_cross_entropy (ops.h), but all weights may be 0:
+ * returns whether they are; false while a CUDA graph is captured. */
+bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets,
+                   Tensor *weights);
+
 /* One row of C logits, on the calling thread: dlogits <- factor (softmax - [c = target]). */
 void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp l, int32_t target,
                                 Real factor, int64_t C);

@@ -66,9 +66,8 @@ static void linear_backward(Node *node)
     const int64_t R = shape_rows(x->shape), I = weight->shape.size[1], O = weight->shape.size[0];
     const Gradient dbias = tape_contribution(node, bias);
     Operand h = upstream_operand(node);
-    Tensor *own = NULL;
     if (f != ACTIVATION_NONE) {
-        own = tape_tensor_of(node->tape, out->type, shape(R, O));
+        const Tensor *own = scratch_of_node(node, out);
         kernels_of(out)->linear_activate_backward(own->data, dbias, h.data, y->data, f, R, O);
         h = operand_of(own);
     } else if (dbias.data) {
@@ -79,7 +78,6 @@ static void linear_backward(Node *node)
     contribute_product(node, x, h, w, (Product){ .n = R, .k = O, .m = I, .count = 1 });
     contribute_product(node, weight, h, operand_of(x),
                        (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
-    tape_scratch_free(node->tape, own);
 }
 
 typedef struct LinearLabels {

@@ -7,7 +7,7 @@
 
 /* out = activation(y), y = x weight^T + bias */
 typedef struct LinearPass {
-    Real *out, *y;                 /* [R, O]; y: saved for gelu, or NULL */
+    Real *out, *y;                 /* [R, O]; y: saved for gelu, gelu_tanh and silu, or NULL */
     const Real *x, *weight, *bias; /* [R, I], [O, I], [O] or NULL; the bias is Real */
     int64_t R, I, O;
     Activation activation;

@@ -56,8 +56,8 @@ static inline TensorType product_type(const Tape *tape)
     return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
 }
 
-/* Computes `size` in the tape's precision; a and b both have dtype product_type(tape). Runs repeat
- * bit for bit. `operation` names the caller in error messages. */
+/* Computes `size` in the tape's precision; a and b have one dtype. Runs repeat bit for bit.
+ * `operation` names the caller in error messages. */
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);
 
 /* In a backward function: the gradient of an input, if it requires one, <- a b. */

@@ -210,10 +210,6 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
             (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
     const Kernels *kernels = kernels_of(out);
     (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(r);
-    if (!tape_is_recording(tape)) {
-        tape_scratch_free(tape, saved);
-        tape_scratch_free(tape, gates);
-    }
     tape_record(tape, (Node){ kind->labels.operation, recurrent_backward,
                               .inputs = { in.x, in.weights.weight_ih, in.weights.weight_hh,
                                           in.weights.bias_ih, in.weights.bias_hh, in.lengths,

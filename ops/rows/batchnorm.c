@@ -10,7 +10,7 @@
  * When training is off, mean and variance are the running ones: constants, so dx_i <- weight r g_i.
  * Saved for the backward pass: mean and r, two values per channel. */
 #include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
 
 void batchnorm_forward_plain(Real *out, BatchNormArguments norm)
 {
@@ -59,8 +59,7 @@ static void batchnorm_check(Tape *tape, Tensor *x, Tensor *const *channels, doub
                                           "op_batchnorm: running_mean",
                                           "op_batchnorm: running_variance" };
     tape_use(tape, "op_batchnorm: x", x);
-    if (x->shape.rank < 1)
-        tape_error(tape, "op_batchnorm: x is a scalar, expected one axis at least");
+    check_normalization(tape, "op_batchnorm", x, eps);
     const Shape expected = shape(shape_columns(x->shape));
     for (int i = 0; i < 4; i++) {
         tape_use_real(tape, labels[i], channels[i]);
@@ -74,8 +73,6 @@ static void batchnorm_check(Tape *tape, Tensor *x, Tensor *const *channels, doub
                    tensor_text(x).text);
     if (!(momentum >= 0 && momentum <= 1))
         tape_error(tape, "op_batchnorm: momentum is %g, expected 0 to 1", momentum);
-    if (!((Real)eps > 0 && (Real)eps < (Real)INFINITY))
-        tape_error(tape, "op_batchnorm: eps is %g, expected more than 0", eps);
 }
 
 static void batchnorm_backward(Node *node)

@@ -14,7 +14,7 @@
  *           and n_j does not depend on c
  * Saved for the backward pass: mean and r, two values per row (`statistics`). */
 #include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
 
 void layernorm_forward_plain(Real *out, NormArguments norm)
 {
@@ -76,15 +76,12 @@ void layernorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, double eps)
 {
-    if (x->shape.rank < 1)
-        tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
+    check_normalization(tape, operation, x, eps);
     Shape expected = shape(shape_columns(x->shape));
     if (!shape_equal(weight->shape, expected) || !shape_equal(bias->shape, expected))
         tape_error(tape, "%s: weight %s, bias %s, expected %s: x %s", operation,
                    tensor_text(weight).text, tensor_text(bias).text, shape_text(expected).text,
                    tensor_text(x).text);
-    if (!((Real)eps > 0 && (Real)eps < (Real)INFINITY))
-        tape_error(tape, "%s: eps is %g, expected more than 0", operation, eps);
 }
 
 NormArguments layernorm_arguments(const Tensor *x, const Tensor *weight, const Tensor *bias,

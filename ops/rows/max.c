@@ -22,20 +22,23 @@ void argmax_plain(int32_t *index, const Real *x, AxisView v)
     }
 }
 
-static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)
+static Tensor *argmax(Tape *tape, const char *label, Tensor *x, int axis, AxisView *v)
 {
-    Tensor *index = tape_tensor_i32(tape, shape);
-    index->bounds = (IntegerBounds){ .known = true, .max = (int32_t)(v.size - 1) };
-    kernels_of(x)->argmax(index->integers, x->data, v);
+    Shape shape;
+    tape_use(tape, label, x);
+    *v = axis_to_reduce(tape, label, x, axis, &shape);
+    if (v->size > INT32_MAX)
+        tape_error(tape, "%s %s, expected at most 2^31 - 1 elements along the axis", label,
+                   tensor_text(x).text);
+    Tensor *index = bounded_integers(tape, shape, (int32_t)(v->size - 1));
+    kernels_of(x)->argmax(index->integers, x->data, *v);
     return index;
 }
 
 Tensor *op_argmax(Tape *tape, Tensor *x, int axis)
 {
-    tape_use(tape, "op_argmax: x", x);
-    Shape shape;
-    const AxisView v = axis_to_reduce(tape, "op_argmax: x", x, axis, &shape);
-    return argmax(tape, x, v, shape);
+    AxisView v;
+    return argmax(tape, "op_argmax: x", x, axis, &v);
 }
 
 static void max_backward(Node *node)
@@ -48,10 +51,9 @@ static void max_backward(Node *node)
 
 Tensor *op_max(Tape *tape, Tensor *x, int axis)
 {
-    tape_use(tape, "op_max: x", x);
-    Shape shape;
-    const AxisView v = axis_to_reduce(tape, "op_max: x", x, axis, &shape);
-    Tensor *index = argmax(tape, x, v, shape), *out = tape_tensor_of(tape, x->type, shape);
+    AxisView v;
+    Tensor *index = argmax(tape, "op_max: x", x, axis, &v);
+    Tensor *out = tape_tensor_of(tape, x->type, index->shape);
     kernels_of(x)->gather_forward(out->data, x->data, index->integers, v, 1);
     tape_record(tape, (Node){ "op_max", max_backward, .inputs = { x }, .outputs = { out },
                               .saved = { index }, .attributes = tape_save(tape, &v, sizeof v) });

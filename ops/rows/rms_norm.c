@@ -8,7 +8,7 @@
  *   dx_j <- sum_c h_c dn_c / dx_j = r (h_j - s n_j sum_c h_c n_c)
  * Saved for the backward pass: r, one value per row. */
 #include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
 
 void rms_norm_forward_plain(Real *out, RmsNormArguments norm)
 {
@@ -76,13 +76,10 @@ static void rms_norm_backward(Node *node)
 static Tensor *rms_norm(Tape *tape, const char *operation, Tensor *x, Tensor *weight, bool mean,
                         double eps)
 {
-    if (x->shape.rank < 1)
-        tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
+    check_normalization(tape, operation, x, eps);
     if (weight && !shape_equal(weight->shape, shape(shape_columns(x->shape))))
         tape_error(tape, "%s: weight %s, expected %s: x %s", operation, tensor_text(weight).text,
                    shape_text(shape(shape_columns(x->shape))).text, tensor_text(x).text);
-    if (!((Real)eps > 0 && (Real)eps < (Real)INFINITY))
-        tape_error(tape, "%s: eps is %g, expected more than 0", operation, eps);
     const Real s = mean ? 1 / (Real)shape_columns(x->shape) : 1;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *r = tape_tensor(tape, shape(shape_rows(x->shape)));

@@ -3,22 +3,22 @@
  * Backward, g = dL/dout, is a broadcast along the axis:
  *   dx[o, j, i] <- f g[o, i]
  * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
- * number of threads; on the CPU sums are in double precision. */
+ * number of threads; sums are in double precision and rounded once. */
 #include "ops/elementwise/broadcast.h"
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
 
 typedef struct Sum {
     Broadcast view; /* of out, broadcast to x */
-    Real factor;
+    double factor;
 } Sum;
 
 static void sum_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     const Sum *s = node->attributes;
-    kernels_of(x)->broadcast_copy(tape_contribution(node, x), s->factor, tape_upstream(node, 0),
-                                  s->view, true);
+    kernels_of(x)->broadcast_copy(tape_contribution(node, x), (Real)s->factor,
+                                  tape_upstream(node, 0), s->view, true);
 }
 
 static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x, int axis,
@@ -28,7 +28,7 @@ static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x
     Shape shape;
     const AxisView v = axis_to_reduce(tape, label, x, axis, &shape);
     const Sum s = { broadcast_of(shape(v.outer, 1, v.inner), shape(v.outer, v.size, v.inner)),
-                    mean ? 1 / (Real)v.size : 1 };
+                    mean ? 1 / (double)v.size : 1 };
     Tensor *out = tape_tensor(tape, shape);
     kernels_of(x)->broadcast_sum((Gradient){ out->data, false }, s.factor, x->data, s.view, true);
     tape_record(tape, (Node){ name, sum_backward, .inputs = { x }, .outputs = { out },

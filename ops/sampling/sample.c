@@ -98,13 +98,6 @@ Sampler sampler_new(Tape *tape, int64_t R)
                       .temperature = 1 };
 }
 
-Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max)
-{
-    Tensor *out = tape_tensor_i32(tape, shape);
-    out->bounds = (IntegerBounds){ .known = true, .max = max };
-    return out;
-}
-
 static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
 {
     tape_use(tape, "op_sample: logits", logits);
@@ -127,7 +120,7 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
 {
     check_sampling(tape, logits, sampling);
     const int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
-    Tensor *out = sampled_tensor(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
+    Tensor *out = bounded_integers(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
     const Real temperature = (Real)sampling.temperature;
     const bool greedy = temperature == 0;
     Sampler sampler = sampler_new(tape, greedy ? 0 : R);

@@ -29,7 +29,7 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
         tape_error(tape,
                    "op_sample_logistic_mixture: parameters %s, expected %d distributions at most",
                    tensor_text(parameters).text, MAX_SYMBOLS);
-    Tensor *out = sampled_tensor(tape, shape_of_rows(parameters->shape), PIXELS - 1);
+    Tensor *out = bounded_integers(tape, shape_of_rows(parameters->shape), PIXELS - 1);
     kernels_of(parameters)
         ->sample_logistic_mixture(out->integers, parameters->data, sampler_new(tape, R), R, K);
     return out;

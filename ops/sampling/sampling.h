@@ -54,8 +54,8 @@ enum { MAX_SYMBOLS = 1 << 23 };
 MATH_FUNCTION uint64_t symbol_weight(Real logit, Real largest, Real temperature)
 {
     const Real below = logit == largest ? 0 : logit - largest;
-    const float x = (float)(below / temperature), least = -28; /* its weight is 0 */
-    const ExactExp e = exact_exp(x > least ? x : least);
+    const float x = (float)(below / temperature), min = -28; /* its weight is 0 */
+    const ExactExp e = exact_exp(x > min ? x : min);
     return (uint64_t)(uint32_t)(e.fraction * 0x1p30f) << 10 >> -e.exponent;
 }
 
@@ -134,9 +134,6 @@ int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uin
 
 /* Draws one Philox counter per row; returns a Sampler that keeps all symbols at temperature 1. */
 Sampler sampler_new(Tape *tape, int64_t R);
-
-/* A new int32 tensor on the tape's device, recorded to have elements in [0, max]. */
-Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max);
 #endif
 
 /* The pixel nearest to mean + e^s ln(v / (1 - v)), v = (word + 1/2) 2^-32, s = log_scale clamped to

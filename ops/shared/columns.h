@@ -11,8 +11,8 @@
  * row_block_start(i + 1, R). */
 SHARED_FUNCTION int64_t row_blocks(int64_t R)
 {
-    const int64_t most = 64, small = 32, blocks = (R + small - 1) / small;
-    return blocks < most ? blocks : most;
+    const int64_t MAX_BLOCKS = 64, MIN_ROWS = 32, blocks = (R + MIN_ROWS - 1) / MIN_ROWS;
+    return blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS;
 }
 SHARED_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 {

@@ -14,8 +14,31 @@ void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, 
 void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t low,
                             int64_t high, const char *reason);
 
-/* Raises unless the elements ascend (equal ones allowed) from first to last. */
-void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t first, int64_t last,
-                    const char *reason);
+/* Raises unless the offsets of sequences are int32 [S + 1], ascending (equal ones allowed) from 0
+ * to the number of positions of x [1, N, ..], and lengths is NULL. name: of x, for messages. */
+void check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor *lengths,
+                   const Tensor *x, const char *name);
+
+/* Raises unless the states of sequences are Real and have the expected shape; axes: after the first
+ * one, for messages. */
+void check_state(Tape *tape, const char *label, Tensor *state, Shape expected, const char *axes);
+
+/* Reads the elements 0, 1, ... of a tensor, one by one, on the host: in large chunks, because each
+ * copy from a device has a high latency. Element i is at chunk_index(&read, i). */
+enum { READ_CHUNK = 1 << 13 };
+typedef struct ChunkedRead {
+    const Tensor *tensor;
+    union {
+        int32_t integers[READ_CHUNK];
+        Real reals[READ_CHUNK];
+    };
+} ChunkedRead;
+void read_chunk(ChunkedRead *read, int64_t i);
+static inline int64_t chunk_index(ChunkedRead *read, int64_t i)
+{
+    if (i % READ_CHUNK == 0)
+        read_chunk(read, i);
+    return i % READ_CHUNK;
+}
 
 #endif

@@ -80,6 +80,23 @@ MATH_FUNCTION LogSum log_sum_add(LogSum so_far, Real x)
     return result;
 }
 
+/* A = ln sum_k e^logit_k, and B = ln sum_k e^(logit_k + ln P_k) relative to A.max */
+typedef struct MixtureSums {
+    LogSumExp A, B;
+} MixtureSums;
+
+/* A - B */
+SHARED_FUNCTION double mixture_loss(MixtureSums s)
+{
+    return (double)s.A.log_sum - (double)s.B.max - (double)s.B.log_sum;
+}
+
+/* e^(logit + ln P - B) */
+MATH_FUNCTION Real posterior_probability(Real logit, Real log_p, MixtureSums s)
+{
+    return real_exp(log_probability(logit - s.A.max + log_p, s.B));
+}
+
 #ifndef __cplusplus
 /* Raises in the operation's name unless parameters is [..., 3 K]. */
 static inline void check_mixture(Tape *tape, const char *operation, const Tensor *parameters)

@@ -21,6 +21,16 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
                    shape_text(expected).text, name, tensor_text(x).text);
 }
 
+/* Raises unless x has rows to normalize, and eps > 0. */
+static inline void check_normalization(Tape *tape, const char *operation, const Tensor *x,
+                                       double eps)
+{
+    if (x->shape.rank < 1)
+        tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
+    if (!((Real)eps > 0 && (Real)eps < (Real)INFINITY))
+        tape_error(tape, "%s: eps is %g, expected more than 0", operation, eps);
+}
+
 /* max_c x_c, ignoring NaN; -infinity if there is no number */
 static inline Real row_max(const Real *x, int64_t C)
 {

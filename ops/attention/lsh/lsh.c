@@ -228,7 +228,7 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     if (value)
         cast_alike(tape, &query_key, &value);
     const AttentionInputs x =
-        attention_of(query_key, NULL, value, options.key_lengths, PACKED_QUERY_KEY);
+        attention_of(query_key, NULL, value, options.key_lengths, NULL, PACKED_QUERY_KEY);
     LshRounds a = lsh_rounds(tape, labels.name, x, options);
     a.causal = causal;
     a.random = tape_draw(tape, (lsh_random_numbers(&a) + 3) / 4);

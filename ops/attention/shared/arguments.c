@@ -57,23 +57,6 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
                                key->shape.size[1], "the number of keys");
 }
 
-void attention_check_offsets(Tape *tape, AttentionLabels labels, const Tensor *query,
-                             Tensor *offsets, const Tensor *key_lengths)
-{
-    const int64_t B = query->shape.size[0], N = query->shape.size[1];
-    tape_use_i32(tape, labels.offsets, offsets);
-    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
-        tape_error(tape, "%s has shape %s, expected [S + 1]", labels.offsets,
-                   shape_text(offsets->shape).text);
-    if (key_lengths)
-        tape_error(tape, "%s: key_lengths are given too; with offsets every key counts",
-                   labels.offsets);
-    if (B != 1)
-        tape_error(tape, "%s: query %s, expected one sequence, [1, N, H, D], which they cut",
-                   labels.offsets, tensor_text(query).text);
-    check_spanning(tape, labels.offsets, offsets, 0, N, "the number of positions");
-}
-
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
 {
     if (!*key)
@@ -84,7 +67,7 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 }
 
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, int packed)
+                             const Tensor *key_lengths, const Tensor *offsets, int packed)
 {
     const int64_t *size = query->shape.size, H = value ? size[2] : size[2] / packed, D = size[3];
     key = key ? key : query;
@@ -92,7 +75,8 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
         .query = query->data,
         .key = key->data,
         .key_lengths = key_lengths ? key_lengths->integers : NULL,
-        .B = size[0],
+        .offsets = offsets ? offsets->integers : NULL,
+        .B = offsets ? shape_count(offsets->shape) - 1 : size[0],
         .N = size[1],
         .keys = key->shape.size[1],
         .H = H,
@@ -113,9 +97,9 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
 
 LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions options)
 {
-    const Tensor *offsets = inputs[4], *state = inputs[5], *log_decay = inputs[6];
-    LinearScan scan = {
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
+    const Tensor *state = inputs[5], *log_decay = inputs[6];
+    return (LinearScan){
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
         .features = options.features,
         .eps = (Real)options.eps,
         .form = options.form,
@@ -124,11 +108,6 @@ LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions 
         .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
     };
-    if (offsets) {
-        scan.x.offsets = offsets->integers;
-        scan.x.B = shape_count(offsets->shape) - 1;
-    }
-    return scan;
 }
 
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
@@ -140,6 +119,18 @@ void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureM
                    labels.name, (int)features);
     if (!(eps >= 0 && (Real)eps < (Real)INFINITY))
         tape_error(tape, "%s: eps is %g, expected 0 or more", labels.name, eps);
+}
+
+void causal_attention_check_options(Tape *tape, AttentionLabels labels,
+                                    CausalLinearAttentionOptions options)
+{
+    linear_attention_check_options(tape, labels, options.features, options.eps);
+    if ((unsigned)options.form > FORM_QUADRATIC)
+        tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", labels.name,
+                   (int)options.form);
+    if (options.chunk < 0)
+        tape_error(tape, "%s: chunk is %lld, expected 1 or more, or 0 for the default", labels.name,
+                   (long long)options.chunk);
 }
 
 static void check_gate(Tape *tape, const char *label, Tensor *gate, Shape expected, Real low,
@@ -158,6 +149,19 @@ static void check_gate(Tape *tape, const char *label, Tensor *gate, Shape expect
 void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected)
 {
     check_gate(tape, label, log_decay, expected, -(Real)INFINITY, 0, "0 or less");
+}
+
+Tensor *causal_attention_log_decay(Tape *tape, AttentionLabels labels, const Tensor *query,
+                                   const Tensor *value, Tensor *log_decay)
+{
+    const int64_t *size = query->shape.size, H = value ? size[2] : size[2] / PACKED_QUERY;
+    const Shape all = shape(size[0], size[1], H);
+    if (!log_decay)
+        return NULL;
+    tape_use_real(tape, labels.log_decay, log_decay);
+    const bool constant = log_decay->shape.rank == 1;
+    attention_check_log_decay(tape, labels.log_decay, log_decay, constant ? shape(H) : all);
+    return constant ? op_broadcast_to(tape, log_decay, all) : log_decay;
 }
 
 void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected)

@@ -115,10 +115,11 @@ typedef struct AttentionGradient {
     Gradient value; /* [B, keys, H, M] */
 } AttentionGradient;
 
-/* Destinations of a causal scan's gradients. */
+/* Destinations of a causal scan's gradients. A kernel stores the state's, which is memory of its
+ * own, and contributes the others. */
 typedef struct LinearScanGradient {
     AttentionGradient x;
-    Gradient state;     /* like the state */
+    Real *state;        /* like the state, or NULL */
     Gradient log_decay; /* [B, N, H] */
 } LinearScanGradient;
 
@@ -132,7 +133,7 @@ typedef struct DeltaRule {
 typedef struct DeltaRuleGradient {
     AttentionGradient x;
     Gradient beta, log_decay; /* [B, N, H] */
-    Gradient state;           /* [B, H, D, M] */
+    Real *state;              /* [B, H, D, M], or NULL; stored */
 } DeltaRuleGradient;
 
 /* Names of an operation and its arguments in error messages. */
@@ -154,17 +155,12 @@ enum { PACKED_QUERY = 3, PACKED_QUERY_KEY = 2 };
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
                      Tensor *key_lengths, bool causal, int packed);
 
-/* Raises unless offsets is int32 [S + 1], ascending from 0 to N, of one query [1, N, H, D] without
- * key_lengths. */
-void attention_check_offsets(Tape *tape, AttentionLabels labels, const Tensor *query,
-                             Tensor *offsets, const Tensor *key_lengths);
-
 /* Promotes mixed dtypes to bf16. Both key and value may be NULL. */
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 
 /* The kernels' view of checked arguments. */
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, int packed);
+                             const Tensor *key_lengths, const Tensor *offsets, int packed);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state, log_decay; tensors in the options are ignored. */
@@ -174,10 +170,19 @@ LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions 
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
                                     double eps);
 
+/* The same for causal attention, with its form and chunk. */
+void causal_attention_check_options(Tape *tape, AttentionLabels labels,
+                                    CausalLinearAttentionOptions options);
+
 /* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or
  * in [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
 void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
 void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
+
+/* The checked log decay of causal linear attention as [B, N, H]: one number per head is repeated.
+ * NULL: NULL. */
+Tensor *causal_attention_log_decay(Tape *tape, AttentionLabels labels, const Tensor *query,
+                                   const Tensor *value, Tensor *log_decay);
 
 /* For the backward function of a node whose first inputs are query, key, value. */
 AttentionGradient attention_contributions(Node *node, int packed);

@@ -1,7 +1,7 @@
 /* Softmax attention (Vaswani et al. 2017, equation 1) in tiles (Dao et al. 2022, FlashAttention),
  * for one sequence and one head: queries q_i and keys k_j have D elements, values v_j have M. Sums
- * over j run over the keys that query i sees: j < key_length, and j <= i under the causal mask. The
- * additive mask, if there is one, is a constant.
+ * over j run over the keys that query i attends to: j < key_length, and j <= i under the causal
+ * mask. The additive mask, if there is one, is a constant.
  *
  *   s_ij = q_i.k_j / sqrt D + mask_ij      P_ij = e^s_ij / sum_j e^s_ij      out_i = sum_j P_ij v_j
  *
@@ -159,14 +159,12 @@ static void softmax_attention_backward(Node *node)
     const Real *dout = tape_upstream(node, 0);
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
     const bool decays = log_decay && log_decay->requires_grad;
-    Tensor *dA = decays ? tape_tensor(node->tape, log_decay->shape) : NULL;
+    Tensor *dA = decays ? scratch_of_node(node, log_decay) : NULL;
     kernels_of(out)->softmax_attention_backward(d, dA ? dA->data : NULL, dout, out->data,
                                                 log_sum->data, x, a->causal);
-    if (!dA)
-        return;
-    kernels_of(dA)->cumulative_sum(tape_contribution(node, log_decay), dA->data, true,
-                                   (AxisView){ 1, x->B, x->N, x->H });
-    tape_scratch_free(node->tape, dA);
+    if (dA)
+        kernels_of(dA)->cumulative_sum(tape_contribution(node, log_decay), dA->data, true,
+                                       (AxisView){ 1, x->B, x->N, x->H });
 }
 
 static void use_mask(Tape *tape, const char *label, Tensor *mask, AttentionInputs *a)
@@ -206,7 +204,8 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     Tensor *key_lengths = options.key_lengths;
     attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
     attention_cast_alike(tape, &query, &key, &value);
-    SoftmaxAttributes all = { attention_of(query, key, value, key_lengths, PACKED_QUERY), causal };
+    SoftmaxAttributes all = { attention_of(query, key, value, key_lengths, NULL, PACKED_QUERY),
+                              causal };
     const AttentionInputs *a = &all.x;
     if (options.mask)
         use_mask(tape, labels.mask, options.mask, &all.x);

@@ -73,15 +73,15 @@ ALWAYS_INLINE void sum_chunk(int T, double *sum, const Real *x, Broadcast b, int
 }
 
 /* out [count] <- factor sum */
-ALWAYS_INLINE void contribute_scaled_sums(int T, Gradient out, int64_t first, Real factor,
+ALWAYS_INLINE void contribute_scaled_sums(int T, Gradient out, int64_t first, double factor,
                                           const double *sum, int64_t count)
 {
     Real *to = elements_at(T, out.data, first);
     for (int64_t c = 0; c < count; c++)
-        contribute(T, to, c, out.accumulate, factor * (Real)sum[c]);
+        contribute(T, to, c, out.accumulate, (Real)(factor * sum[c]));
 }
 
-static void broadcast_sum(TensorType out_type, Gradient out, Real factor, TensorType type,
+static void broadcast_sum(TensorType out_type, Gradient out, double factor, TensorType type,
                           const Real *x, Broadcast b)
 {
     const int64_t n = broadcast_count(b), chunk = chunk_of(b);
@@ -101,18 +101,18 @@ static void broadcast_sum(TensorType out_type, Gradient out, Real factor, Tensor
         }
 }
 
-void broadcast_sum_cpu(Gradient out, Real factor, const Real *x, Broadcast b, bool real_out)
+void broadcast_sum_cpu(Gradient out, double factor, const Real *x, Broadcast b, bool real_out)
 {
     if (b.P * b.Q == broadcast_count(b))
-        broadcast_copy_plain(out, factor, x, b, real_out);
+        broadcast_copy_plain(out, (Real)factor, x, b, real_out);
     else
         broadcast_sum(TENSOR_REAL, out, factor, TENSOR_REAL, x, b);
 }
 
-void broadcast_sum_bf16(Gradient out, Real factor, const Real *x, Broadcast b, bool real_out)
+void broadcast_sum_bf16(Gradient out, double factor, const Real *x, Broadcast b, bool real_out)
 {
     if (b.P * b.Q == broadcast_count(b) && !real_out)
-        broadcast_copy_bf16(out, factor, x, b, false);
+        broadcast_copy_bf16(out, (Real)factor, x, b, false);
     else
         broadcast_sum(real_out ? TENSOR_REAL : TENSOR_BF16, out, factor, TENSOR_BF16, x, b);
 }

@@ -42,7 +42,7 @@ static int64_t parts_of(Broadcast b)
 
 /* out [parts, P, Q] <- factor times the sum of each part; blockIdx.y is the part. */
 template <typename Out, typename T>
-__global__ void broadcast_sums(Out *out, bool accumulate, Real factor, const T *x, Broadcast b,
+__global__ void broadcast_sums(Out *out, bool accumulate, double factor, const T *x, Broadcast b,
                                Terms terms, int lanes)
 {
     const int lane = threadIdx.x % lanes, row = threadIdx.x / lanes, rows = blockDim.x / lanes;
@@ -63,7 +63,7 @@ __global__ void broadcast_sums(Out *out, bool accumulate, Real factor, const T *
 }
 
 template <typename Out, typename T>
-static void launch_sums(Out *out, bool accumulate, Real factor, const T *x, Broadcast b,
+static void launch_sums(Out *out, bool accumulate, double factor, const T *x, Broadcast b,
                         int64_t parts)
 {
     const int lanes = lanes_for(b);
@@ -75,7 +75,7 @@ static void launch_sums(Out *out, bool accumulate, Real factor, const T *x, Broa
 }
 
 template <typename Out, typename T>
-static void sum(Gradient out, Real factor, const T *x, Broadcast b)
+static void sum(Gradient out, double factor, const T *x, Broadcast b)
 {
     const int64_t parts = parts_of(b);
     Out *to = (Out *)out.data;
@@ -91,13 +91,13 @@ static void sum(Gradient out, Real factor, const T *x, Broadcast b)
     device_workspace_free(scratch);
 }
 
-extern "C" void broadcast_sum_cuda(TensorType type, Gradient out, Real factor, const Real *x,
+extern "C" void broadcast_sum_cuda(TensorType type, Gradient out, double factor, const Real *x,
                                    Broadcast b, bool real_out)
 {
     if (real_out)
         BY_STORAGE(type, T, sum<Real>(out, factor, (const T *)x, b));
     else if (b.P * b.Q == broadcast_count(b))
-        map(type, ScaleBy{ factor }, out.data, out.accumulate, b.P * b.Q, x);
+        map(type, ScaleBy{ (Real)factor }, out.data, out.accumulate, b.P * b.Q, x);
     else
         BY_STORAGE(type, T, sum<T>(out, factor, (const T *)x, b));
 }

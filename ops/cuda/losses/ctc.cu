@@ -78,7 +78,7 @@ template <typename T> __global__ void ctc_alpha(Real *losses, Real *workspace, C
     if (threadIdx.x > 0)
         return;
     const Real loss = (Real) - (log_p + (double)log_add(from.blank[n], from.symbol[n - 1]));
-    losses[b] = ctc.ignore_impossible && loss == (Real)INFINITY ? 0 : loss;
+    losses[b] = ctc.ignore_infeasible && loss == (Real)INFINITY ? 0 : loss;
 }
 
 /* terms [2 n + 3] = e^(alpha + beta), shifted; returns their sum, p times the same factor */
@@ -134,7 +134,7 @@ __global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, Real 
         Real p = 0;
         if (t < frames)
             p = state_probabilities(parts.sums, ctc_row(&ctc, b, t).blank, parts.states, n);
-        const bool ignored = dlosses[b] == 0 || t >= frames || (p == 0 && ctc.ignore_impossible);
+        const bool ignored = dlosses[b] == 0 || t >= frames || (p == 0 && ctc.ignore_infeasible);
         __syncthreads();
         LANE_FOR(k, C, THREADS) { /* in the order of the states: repeatable */
             Real occupancy = 0;

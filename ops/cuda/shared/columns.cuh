@@ -21,14 +21,14 @@ template <typename T> __device__ static inline double term(const T *x)
 }
 
 /* out <- factor sum */
-__device__ static inline void store_sum(PartialSum *out, bool, Real, double sum)
+__device__ static inline void store_sum(PartialSum *out, bool, double, double sum)
 {
     out->value = sum;
 }
 template <typename T>
-__device__ static inline void store_sum(T *out, bool accumulate, Real factor, double sum)
+__device__ static inline void store_sum(T *out, bool accumulate, double factor, double sum)
 {
-    contribute(out, accumulate, factor * (Real)sum);
+    contribute(out, accumulate, (Real)(factor * sum));
 }
 
 /* Number of parts per sum, for `sums` sums of n elements each and `sums_each` sums per thread
@@ -92,7 +92,7 @@ __device__ static inline double block_column_sum(const T *x, int64_t first, int6
 /* out [parts, C] <- factor * the sums over each part of the rows of x. Thread block (i, j) sums
  * part j of its columns. */
 template <typename Out, typename T>
-__global__ void column_sums_kernel(Out *out, bool accumulate, Real factor, const T *x, int64_t R,
+__global__ void column_sums_kernel(Out *out, bool accumulate, double factor, const T *x, int64_t R,
                                    int64_t C, int lanes)
 {
     const int64_t c = (int64_t)blockIdx.x * lanes + threadIdx.x % lanes;
@@ -103,7 +103,7 @@ __global__ void column_sums_kernel(Out *out, bool accumulate, Real factor, const
 }
 
 template <typename Out, typename T>
-static void launch_column_sums(Out *out, int64_t parts, bool accumulate, Real factor, const T *x,
+static void launch_column_sums(Out *out, int64_t parts, bool accumulate, double factor, const T *x,
                                int64_t R, int64_t C)
 {
     const int lanes = column_lanes(C);

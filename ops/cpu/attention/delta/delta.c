@@ -285,12 +285,12 @@ static void load_delta_state(const DeltaItem *item, Real *to, const Real *state,
     }
 }
 
-static void store_delta_state(const DeltaItem *item, Gradient to, const Real *S)
+static void store_delta_state(const DeltaItem *item, Real *to, const Real *S)
 {
     const DeltaPass *p = item->pass;
     const int64_t D = p->x->D, M = p->x->M, at = (item->b * p->x->H + item->h) * D * M;
-    for (int64_t i = 0; to.data && i < D * M; i++)
-        gradient_add(to, at + i, S[i / M * p->M + i % M]);
+    for (int64_t i = 0; to && i < D * M; i++)
+        to[at + i] = S[i / M * p->M + i % M];
 }
 
 /* -------------------------------------------------------------------------------------- forward */
@@ -333,7 +333,7 @@ static void delta_forward(TensorType type, Real *out, Real *u, Real *final_state
             const DeltaChunk c = load_chunk(&item, i);
             forward_chunk(&c, out, u);
         }
-        store_delta_state(&item, (Gradient){ final_state, false }, item.m.S);
+        store_delta_state(&item, final_state, item.m.S);
     }
     device_workspace_free(p.buffers);
 }
@@ -459,8 +459,6 @@ static void backward_decays(const DeltaItem *item, const DeltaUpstream *g)
 static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
 {
     const DeltaPass p = delta_pass(type, s, true);
-    const int64_t states = g.d.state.data ? p.x->B * p.x->H * p.x->D * p.x->M : 0;
-    Real *dstate = states ? device_workspace(states) : NULL;
     DELTA_ITEMS(item, &p)
     {
         load_delta_state(&item, item.m.R, g.dfinal_state, false);
@@ -469,7 +467,7 @@ static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
             const DeltaChunk c = load_chunk(&item, item.begin + i * DELTA_CHUNK);
             backward_chunk_reverse(&c, &g);
         }
-        store_delta_state(&item, (Gradient){ dstate, false }, item.m.R);
+        store_delta_state(&item, g.d.state, item.m.R);
         load_delta_state(&item, item.m.S_t, s->state, true);
         for (int64_t i = 0; i < chunks; i++) {
             const DeltaChunk c = load_chunk(&item, item.begin + i * DELTA_CHUNK);
@@ -477,9 +475,6 @@ static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
         }
         backward_decays(&item, &g);
     }
-    EACH(i, states)
-        gradient_add(g.d.state, i, dstate[i]); /* last: may be value's too */
-    device_workspace_free(dstate);
     device_workspace_free(p.buffers);
 }
 

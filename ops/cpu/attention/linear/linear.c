@@ -171,7 +171,7 @@ static void forward_item(const ScanItem *item, Real *out, Real *den, Real *final
         store_num_over_den(&c, out, den, num);
     }
     if (range.state_after)
-        contribute_states(item, (Gradient){ final_state, false }, item->buffers.S);
+        store_states(item, final_state, item->buffers.S);
 }
 
 /* dq and dden of a segment, by scan. */
@@ -211,7 +211,7 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
 {
     const ScanPlan *p = item->plan;
     const Gradient dkey = g->d.x.key, dvalue = g->d.x.value;
-    const bool dstate = g->d.state.data, dlog_decay = g->d.log_decay.data;
+    const bool dstate = g->d.state, dlog_decay = g->d.log_decay.data;
     ScanRange range = segment_range(item, segment, SCAN_REVERSE);
     range.zero_before = segment + 1 == item->segments && !g->dfinal_state;
     range.state_after = segment > item->first_segment || dstate;
@@ -281,8 +281,8 @@ static void backward_item(const ScanItem *item, const ScanBackward *g)
             backward_keys_of_state(item, g, s);
         }
     }
-    if (g->d.state.data && item->first_segment == 0)
-        contribute_states(item, g->d.state, m->R);
+    if (g->d.state && item->first_segment == 0)
+        store_states(item, g->d.state, m->R);
 }
 
 static void causal_forward(TensorType type, Real *out, Real *den, Real *final_state,

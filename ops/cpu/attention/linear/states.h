@@ -93,18 +93,17 @@ static void unpack_states(const ScanItem *item, Real *to, const Real *state, boo
         }
 }
 
-/* to [B, H, D, M + 1] <- the item's states */
-static void contribute_states(const ScanItem *item, Gradient to, const Real *from)
+/* to [B, H, D, M + 1] = the item's states */
+static void store_states(const ScanItem *item, Real *to, const Real *from)
 {
     const ScanPlan *p = item->plan;
     const int64_t M = p->x->M, W = linear_scan_columns(p->options);
-    Real *row = to.data + first_state(item);
+    to += first_state(item);
     for (int64_t head = item->first_head; head < item->end_head; head++, from += p->state)
-        for (int64_t d = 0; d < p->x->D; d++, row += W) {
-            for (int64_t m = 0; m < M; m++)
-                contribute(TENSOR_REAL, row, m, to.accumulate, from[d * p->M + m]);
+        for (int64_t d = 0; d < p->x->D; d++, to += W) {
+            memcpy(to, from + d * p->M, (size_t)M * sizeof *to);
             if (W > M)
-                contribute(TENSOR_REAL, row, M, to.accumulate, from[p->D * p->M + d]);
+                to[M] = from[p->D * p->M + d];
         }
 }
 

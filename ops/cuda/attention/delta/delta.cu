@@ -231,13 +231,6 @@ __global__ void delta_contribute_decay(Gradient dlog_decay, DeltaScratch m, Delt
     }
 }
 
-/* Last: the state may be the value too. */
-__global__ void delta_contribute_state(Gradient to, const Real *dstate, int64_t n)
-{
-    GRID_FOR(i, n)
-        contribute(&to.data[i], to.accumulate, dstate[i]);
-}
-
 /* Blocks for `width` columns of all heads. */
 static unsigned delta_blocks(const DeltaRule *s, int64_t width)
 {
@@ -275,7 +268,7 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
 {
     const int64_t D = s->x.D, M = s->x.M, heads = s->x.B * s->x.H;
     const int64_t rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
-    Real *memory = device_workspace(rows * (M + 3 * D + 1) + heads * D * (1 + M));
+    Real *memory = device_workspace(rows * (M + 3 * D + 1) + heads * D);
     DeltaScratch columns;
     columns.du = memory;
     columns.Ru = columns.du + rows * M;
@@ -283,14 +276,13 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
     columns.dq = columns.z + rows * D;
     columns.dl = columns.dq + rows * D;
     columns.product = columns.dl + rows;
-    Real *dstate = columns.product + heads * D;
     DeltaScratch lines = columns;
     columns.states = delta_states(s, M, D);
     lines.states = delta_states(s, D, M);
     BY_STORAGE(type, T, {
         const T *g = (const T *)dout;
         LAUNCH(delta_backward_du<T>, delta_blocks(s, M), DELTA_THREADS, delta_shared(D), columns,
-               dstate, g, dfinal_state, *s);
+               d.state, g, dfinal_state, *s);
         LAUNCH(delta_backward_Ru<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
                dfinal_state, u, *s);
         LAUNCH(delta_backward_dq<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
@@ -300,9 +292,6 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
             LAUNCH(delta_contribute_decay<T>, blocks_for(heads), THREADS, 0, d.log_decay, columns,
                    *s);
     });
-    if (d.state.data)
-        LAUNCH(delta_contribute_state, blocks_for(heads * D * M), THREADS, 0, d.state, dstate,
-               heads * D * M);
     device_workspace_free(lines.states);
     device_workspace_free(columns.states);
     device_workspace_free(memory);

@@ -187,7 +187,7 @@ static void mma_forward_pass(Real *out, Real *den, Real *final_state, const Line
     Real *const scratch = plan.cuts_heads ? device_workspace(sums_size<T, SIZE>(s, plan)) : NULL;
     CausalMma<T> c = arguments_of<T>(s, plan, den);
     c.result[0] = result_of<T>({ out, false }, s->x.H * s->x.M, s->x.M);
-    c.final_state = { final_state, false };
+    c.final_state = final_state;
     c.sums[PREFIX] = scratch;
     if (plan.cuts_heads) {
         sum_segments<T, SIZE>(c, plan.blocks);
@@ -228,7 +228,7 @@ static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
                    (int)K::BACKWARD_BYTES, c);
     if (plan.cuts_heads)
         add_up<T, SIZE>(c, SUFFIX);
-    if (d.x.key.data || d.x.value.data || d.state.data)
+    if (d.x.key.data || d.x.value.data || d.state)
         LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_key_value_gradients<T, SIZE>), plan.blocks, K,
                    (int)K::BACKWARD_BYTES, c);
     device_workspace_free(scratch);
@@ -272,7 +272,7 @@ extern "C" void linear_attention_backward_cuda(TensorType type, AttentionGradien
                                                const Real *dout, const Real *out, const Real *den,
                                                const LinearScan *s)
 {
-    const LinearScanGradient all = { d, { NULL, false }, { NULL, false } };
+    const LinearScanGradient all = { d, NULL, { NULL, false } };
     BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
                           (scan_backward<T, SIZE, false>(all, dout, NULL, NULL, out, den, s)));
 }

@@ -81,7 +81,7 @@ template <typename T> struct CausalMma {
     bool cuts_heads; /* there are sums */
     bool added_up; /* slots hold prefix sums (S, z) and suffix sums (R, r) over a head's segments */
     const Real *initial_state, *dfinal_state; /* [heads, D, M + 1], or NULL: 0 */
-    Gradient final_state, dinitial_state;     /* likewise */
+    Real *final_state, *dinitial_state;       /* likewise; NULL: not needed */
 };
 
 /* ------------------------------------------------------------------------------------- segments */

@@ -251,8 +251,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
             divide_by_den<T, SIZE>(num, den, c, chunk);
             contribute_rows<SIZE>(c.result[0], chunk, num);
         });
-        if (s.is_last && c.final_state.data)
-            contribute_state(c.final_state, c, s, &S);
+        if (s.is_last && c.final_state)
+            store_state(c.final_state, c, s, &S);
     });
 }
 
@@ -367,8 +367,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
             update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
             update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
         });
-        if (s.first == 0 && c.dinitial_state.data)
-            contribute_state(c.dinitial_state, c, s, &R);
+        if (s.first == 0 && c.dinitial_state)
+            store_state(c.dinitial_state, c, s, &R);
     });
 }
 

@@ -110,15 +110,15 @@ __device__ static inline MmaState<T, SIZE> load_state(const CausalMma<T> &c, con
     return state;
 }
 
-/* Several lanes hold the same element of z or r: the first of them contributes it. */
+/* Several lanes hold the same element of z or r: the first of them stores it. */
 template <typename T, int SIZE>
-__device__ static inline void contribute_state(const Gradient &to, const CausalMma<T> &c,
-                                               const Segment &s, MmaState<T, SIZE> *state)
+__device__ static inline void store_state(Real *to, const CausalMma<T> &c, const Segment &s,
+                                          MmaState<T, SIZE> *state)
 {
     const int D = c.argument[KEY].columns, M = c.argument[VALUE].columns;
     for_each_element(state, D, M, [=](const float *x, int row, int column) {
         if (column < M || lane_row() == 0)
-            contribute(to.data + (s.head * D + row) * (M + 1) + column, to.accumulate, (Real)*x);
+            to[(s.head * D + row) * (M + 1) + column] = *x;
     });
 }
 

@@ -79,7 +79,7 @@ template <typename T> struct StateSums {
     Augmented<T> w;
     bool reverse;
     const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
-    Gradient final;      /* likewise: S~_N, or dL/dS~_0, unless data is NULL */
+    Real *final;         /* likewise: S~_N, or dL/dS~_0; NULL: not needed */
     Real *states;        /* NULL: not needed */
     Real *decays;        /* one per piece: e^(its log decay); NULL without a decay */
 };
@@ -234,8 +234,8 @@ __global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t item
             sum = decay * sum + sums.states[piece * size + i % size];
             sums.states[piece * size + i % size] = sum;
         }
-        if (sums.final.data)
-            contribute(sums.final.data + element, sums.final.accumulate, sum);
+        if (sums.final)
+            sums.final[element] = sum;
     }
 }
 
@@ -655,8 +655,8 @@ static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *
         scan(dnum, v, b),         /* da */
         scan_reverse(v, dnum, a), /* db */
         scan_reverse(b, a, dnum), /* dv */
-        { b, v, false, s->state, {}, NULL, NULL },
-        { a, dnum, true, NULL, {}, NULL, NULL },
+        { b, v, false, s->state, NULL, NULL, NULL },
+        { a, dnum, true, NULL, NULL, NULL, NULL },
     };
 }
 
@@ -666,7 +666,7 @@ template <typename T, int SIZE> static void launch_sums(const Scans<T> &all)
     const int64_t y_tiles = tiles_for(all.D, SIZE), w_tiles = tiles_for(all.M, SIZE);
     const int64_t items = all.sums_count * pieces_in_all(all.sums_line) * y_tiles * w_tiles;
     const int64_t elements = all.sums_count * all.line.B * all.line.H * all.D * all.W;
-    const bool final = all.sums[0].final.data || all.sums[1].final.data;
+    const bool final = all.sums[0].final || all.sums[1].final;
     if (!all.sums[0].states && !all.sums[1].states)
         return;
     LAUNCH_TILES((sum_pieces<T, SIZE>), items, CHUNK * (Tile<SIZE>::PITCH + SIZE + 1), all, y_tiles,
@@ -689,7 +689,7 @@ template <typename T, bool CAUSAL>
 static void add_sums(Scans<T> *all, int i, const StateSums<T> &sums, bool read, Real *states)
 {
     all->sums[i] = sums;
-    if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final.data))
+    if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final))
         all->sums[i].states = states;
     if (all->log_decay)
         all->sums[i].decays = states + pieces_in_all(all->sums_line) * all->D * all->W;
@@ -703,7 +703,7 @@ static void scan_forward(Real *out, Real *den, Real *final_state, const LinearSc
     Real *const states = device_workspace(states_size(all));
     FourScans<T> scans = scans_of<T>(s, NULL, NULL, NULL);
     scans.num.o = gradient_rows<T>({ out, false }, x->H * x->M, x->N, x->M);
-    scans.S.final = { final_state, false };
+    scans.S.final = final_state;
     add_sums<T, CAUSAL>(&all, 0, scans.S, true, states);
     all.scan[all.count++] = scans.num;
     all.den = den;
@@ -802,8 +802,7 @@ static void scan_backward(const LinearScanGradient &d, const Real *dout, const R
         scans.db.dots = of_dots + dots;
     }
     add_sums<T, CAUSAL>(&all, 0, scans.S, d.x.query.data || dlog_decay, states);
-    add_sums<T, CAUSAL>(&all, 1, scans.R,
-                        d.x.key.data || d.x.value.data || d.state.data || dlog_decay,
+    add_sums<T, CAUSAL>(&all, 1, scans.R, d.x.key.data || d.x.value.data || d.state || dlog_decay,
                         states + states_size(all));
     GradientRows<T> dkey = gradient_rows<T>(d.x.key, x->key_stride, x->keys, x->D);
     dkey.lengths = x->key_lengths;
