@@ -22,8 +22,7 @@ _Thread_local uint64_t tape_process;
 
 Tape *tape_new(Device *device)
 {
-    if (!device)
-        error_raise("tape_new: the device is NULL");
+    error_need("tape_new", "the device", device);
     Tape *tape = memory_allocate(sizeof *tape);
     if (!tape)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);

@@ -227,8 +227,7 @@ static void broadcast_weights(Params *params)
 
 void dist_optimizer(Optimizer *optimizer)
 {
-    if (!optimizer)
-        error_raise("dist_optimizer: the optimizer is NULL");
+    error_need("dist_optimizer", "the optimizer", optimizer);
     if (dist_ranks() == 1)
         return;
     if (optimizer->steps > 0)
@@ -262,8 +261,7 @@ void dist_optimizer(Optimizer *optimizer)
 
 void dist_set_weight(Params *params, double weight)
 {
-    if (!params)
-        error_raise("dist_set_weight: params is NULL");
+    error_need("dist_set_weight", "params", params);
     if (!(weight >= 0 && isfinite(weight)))
         error_raise("dist_set_weight: weight is %g, expected 0 or more, and finite", weight);
     if (dist_ranks() > 1 && !params->shards)

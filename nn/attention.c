@@ -486,14 +486,14 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
 Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
                              AttentionOptions options)
 {
-    nn_need_layer("nn_attention_forward", attention);
+    error_need("nn_attention_forward", "the layer", attention);
     return nn_attention_forward_cached(tape, attention, x, options, NULL);
 }
 
 Tensor *nn_cross_attention_forward(Tape *tape, const CrossAttention *cross, Tensor *x,
                                    Tensor *memory, AttentionOptions options)
 {
-    nn_need_layer("nn_cross_attention_forward", cross);
+    error_need("nn_cross_attention_forward", "the layer", cross);
     const Attention *attention = &cross->attention;
     const int64_t D = attention->head_dim, memory_width = cross->key.weight->shape.size[1];
     check_attention_input(tape, "nn_cross_attention_forward: x", x, attention->heads * D);

@@ -27,7 +27,7 @@ BatchNorm nn_batchnorm(Params *params, const char *name, int64_t channels)
 
 Tensor *nn_batchnorm_forward(Tape *tape, const BatchNorm *norm, Tensor *x)
 {
-    nn_need_layer("nn_batchnorm_forward", norm);
+    error_need("nn_batchnorm_forward", "the layer", norm);
     return op_batchnorm(tape, x, norm->weight, norm->bias, norm->running_mean,
                         norm->running_variance, norm->momentum, norm->eps);
 }

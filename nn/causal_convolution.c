@@ -21,7 +21,7 @@ CausalConvolution nn_causal_convolution(Params *params, const char *name, int64_
 Tensor *nn_causal_convolution_forward(Tape *tape, const CausalConvolution *convolution, Tensor *x,
                                       CausalConvolutionOptions options, Tensor **final_state)
 {
-    nn_need_layer("nn_causal_convolution_forward", convolution);
+    error_need("nn_causal_convolution_forward", "the layer", convolution);
     return op_causal_convolution(tape, x, convolution->weight, convolution->bias, options,
                                  final_state);
 }

@@ -21,6 +21,6 @@ Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Wind
 
 Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x)
 {
-    nn_need_layer("nn_conv2d_forward", conv);
+    error_need("nn_conv2d_forward", "the layer", conv);
     return op_conv2d(tape, x, conv->weight, conv->bias, conv->options);
 }

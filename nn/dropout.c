@@ -11,6 +11,6 @@ Dropout nn_dropout(double probability)
 
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x)
 {
-    nn_need_layer("nn_dropout_forward", dropout);
+    error_need("nn_dropout_forward", "the layer", dropout);
     return op_dropout(tape, x, dropout->probability);
 }

@@ -18,6 +18,6 @@ Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t 
 
 Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices)
 {
-    nn_need_layer("nn_embedding_forward", embedding);
+    error_need("nn_embedding_forward", "the layer", embedding);
     return op_embedding(tape, embedding->weight, indices);
 }

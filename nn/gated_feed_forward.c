@@ -18,7 +18,7 @@ GatedFeedForward nn_gated_feed_forward(Params *params, const char *name, int64_t
 
 Tensor *nn_gated_feed_forward_forward(Tape *tape, const GatedFeedForward *layer, Tensor *x)
 {
-    nn_need_layer("nn_gated_feed_forward_forward", layer);
+    error_need("nn_gated_feed_forward_forward", "the layer", layer);
     Tensor *parts[2];
     op_split(tape, op_linear(tape, x, layer->gate_up, NULL), -1, 2, parts);
     x = op_multiply(tape, op_silu(tape, parts[0]), parts[1]);

@@ -138,12 +138,6 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
 
 /* ------------------------------------------------------------------------------- for the layers */
 
-static inline void nn_need_layer(const char *function, const void *layer)
-{
-    if (!layer)
-        error_raise("%s: the layer is NULL", function);
-}
-
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 

@@ -14,6 +14,6 @@ LayerNorm nn_layernorm(Params *params, const char *name, int64_t width)
 
 Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x)
 {
-    nn_need_layer("nn_layernorm_forward", norm);
+    error_need("nn_layernorm_forward", "the layer", norm);
     return op_layernorm(tape, x, norm->weight, norm->bias, norm->eps);
 }

@@ -46,6 +46,6 @@ Linear nn_linear_part(Params *params, const char *name, const char *part, int64_
 
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x)
 {
-    nn_need_layer("nn_linear_forward", linear);
+    error_need("nn_linear_forward", "the layer", linear);
     return op_linear(tape, x, linear->weight, linear->bias);
 }

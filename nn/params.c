@@ -29,8 +29,7 @@ struct Weight {
 /* ----------------------------------------------------------------------------------------- life */
 Params *params_new(Device *device, uint64_t seed)
 {
-    if (!device)
-        error_raise("params_new: the device is NULL");
+    error_need("params_new", "the device", device);
     Params *params = memory_allocate(sizeof *params);
     if (!params)
         error_raise("params_new: %s", device_exhausted(device, sizeof *params).text);
@@ -387,8 +386,7 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
 
 Tensor *params_constant(Params *params, const Real *host, Shape shape)
 {
-    if (!host)
-        error_raise("params_constant: host is NULL");
+    error_need("params_constant", "host", host);
     shape = shape_new(shape.rank, shape.size);
     Tensor *constant = params_new_constant("params_constant", params, NULL, shape);
     tensor_write(constant, host);
@@ -398,6 +396,8 @@ Tensor *params_constant(Params *params, const Real *host, Shape shape)
 /* -------------------------------------------------------------------------------------- finding */
 Tensor *params_find(const Params *params, const char *name)
 {
+    error_need("params_find", "params", params);
+    error_need("params_find", "the name", name);
     for (Weight *weight = params->weights; weight; weight = weight->next)
         if (!weight->is_whole && strcmp(weight->name.text, name) == 0)
             return &weight->tensor;
@@ -522,6 +522,7 @@ Real *params_sum_gradients(const char *function, Params *params)
 
 void params_zero_gradients(Params *params)
 {
+    error_need("params_zero_gradients", "params", params);
     params->clipped = params->reduced = false;
     for (Weight *weight = params->weights; weight; weight = weight->next)
         weight->tensor.has_gradient = false;

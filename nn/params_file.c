@@ -181,6 +181,7 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
 /* Allocates the weights, and makes them the only part. */
 static bool need_weights(const char *function, Params *params, FileParts *weights)
 {
+    error_need(function, "params", params);
     const char *error = params_allocate(params);
     *weights = (FileParts){ 1, { { "", params->flat_values.data, { 0, params->flat_count } } } };
     return !error || error_report("%s: the weights %s", function, error);

@@ -128,7 +128,7 @@ Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config)
 
 Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths, LstmState *state)
 {
-    nn_need_layer("nn_lstm_forward", lstm);
+    error_need("nn_lstm_forward", "the layer", lstm);
     if (!state)
         return stack_forward(tape, &lstm_kind, &lstm->stack, x, lengths, NULL);
     Tensor *tensors[] = { state->hidden, state->cell };
@@ -155,6 +155,6 @@ Gru nn_gru(Params *params, const char *name, RecurrentConfig config)
 
 Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden)
 {
-    nn_need_layer("nn_gru_forward", gru);
+    error_need("nn_gru_forward", "the layer", gru);
     return stack_forward(tape, &gru_kind, &gru->stack, x, lengths, hidden);
 }

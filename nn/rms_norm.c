@@ -22,7 +22,7 @@ RmsNorm nn_rms_norm_one_plus(Params *params, const char *name, int64_t width)
 
 Tensor *nn_rms_norm_forward(Tape *tape, const RmsNorm *norm, Tensor *x)
 {
-    nn_need_layer("nn_rms_norm_forward", norm);
+    error_need("nn_rms_norm_forward", "the layer", norm);
     Tensor *weight = norm->weight;
     if (norm->one_plus_weight)
         weight = op_add_scalar(tape, weight, 1);

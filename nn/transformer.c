@@ -77,7 +77,7 @@ static Tensor *layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      AttentionOptions options)
 {
-    nn_need_layer("nn_transformer_layer_forward", layer);
+    error_need("nn_transformer_layer_forward", "the layer", layer);
     return layer_forward(tape, layer, x, options, NULL);
 }
 
@@ -120,7 +120,7 @@ static Tensor *call_layer(Tape *tape, Tensor *x, const void *context)
 Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
                                       AttentionOptions options, const AttentionCache *caches)
 {
-    nn_need_layer("nn_transformer_forward", transformer);
+    error_need("nn_transformer_forward", "the layer", transformer);
     if (transformer->layers < 1)
         tape_error(tape, "nn_transformer_forward: the transformer has no layers; see "
                          "nn_transformer");

@@ -113,8 +113,7 @@ void groups_set_matrix(Optimizer *optimizer, const Tensor *weight)
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
                      double weight_decay_factor)
 {
-    if (!optimizer)
-        error_raise("optim_set_group: the optimizer is NULL");
+    optim_need("optim_set_group", optimizer);
     const Params *params = optimizer->params;
     params_check_pattern("optim_set_group", params, pattern);
     optim_check_not_negative("optim_set_group", "learning_rate_factor", learning_rate_factor);

@@ -21,8 +21,7 @@ static void check_below_one(const char *function, const char *name, Real value)
 
 static void check_template(const char *function, const Optimizer *template)
 {
-    if (!template->params)
-        error_raise("%s: params is NULL", function);
+    error_need(function, "params", template->params);
     if (params_count(template->params) == 0)
         error_raise("%s: there are no weights; register them first", function);
     optim_check_not_negative(function, "learning_rate", template->learning_rate);
@@ -80,15 +79,12 @@ Optimizer *optim_new(const char *function, Optimizer template)
 
 void optim_set_range(const char *function, Optimizer *optimizer, FlatRange range)
 {
-    const Optimizer before = *optimizer;
     device_free(optimizer->device, optimizer->state);
     optimizer->range = range;
     if (allocate_state(optimizer))
         return;
     const size_t bytes = moment_bytes(optimizer);
-    *optimizer = before;
-    if (!allocate_state(optimizer))
-        optimizer->state = NULL;
+    optimizer->range.count = -1; /* optim_need raises until another call succeeds */
     error_raise("%s: %s", function, device_exhausted(optimizer->device, bytes).text);
 }
 
@@ -142,8 +138,7 @@ static void check_norm(Params *params)
 
 void optim_need(const char *function, const Optimizer *optimizer)
 {
-    if (!optimizer)
-        error_raise("%s: the optimizer is NULL", function);
+    error_need(function, "the optimizer", optimizer);
     if (optimizer->range.count != params_range(optimizer->params).count)
         error_raise("%s: dist_optimizer has divided the weights for another optimizer, expected it "
                     "to be called with this one too",

@@ -17,6 +17,13 @@
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
+/* Raises "FUNCTION: NOUN is NULL" if the pointer is. */
+static inline void error_need(const char *function, const char *noun, const void *pointer)
+{
+    if (!pointer)
+        error_raise("%s: %s is NULL", function, noun);
+}
+
 /* Whose error an error is: that of the context which the thread entered last, a tape's step.
  * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
  * argument: a string that lives as long as the program; without a context (NULL) nothing else.

@@ -84,8 +84,7 @@ static void check_host_copy(const char *function, const Tensor *tensor, TensorTy
                             const void *host)
 {
     check_readable(function, tensor, type);
-    if (!host)
-        error_raise("%s: host is NULL", function);
+    error_need(function, "host", host);
 }
 
 void tensor_read(const Tensor *tensor, Real *host)
@@ -183,16 +182,14 @@ double tensor_item(const Tensor *tensor)
 
 Tensor *tensor_keep(Tensor *tensor)
 {
-    if (!tensor)
-        error_raise("tensor_keep: the tensor is NULL");
+    error_need("tensor_keep", "the tensor", tensor);
     tensor_root(tensor)->keep = true;
     return tensor;
 }
 
 Tensor *tensor_gradient(Tensor *tensor)
 {
-    if (!tensor)
-        error_raise("tensor_gradient: the tensor is NULL");
+    error_need("tensor_gradient", "the tensor", tensor);
     Tensor *root = tensor_root(tensor);
     if (!root->has_gradient || !root->gradient->data)
         error_raise("tensor_gradient: %s of shape %s has no gradient; it must require one (a "

@@ -1120,6 +1120,11 @@ TEST(a_config_must_make_sense)
              device_name(device));
     if (!has_cpu_engine(device))
         assert_raises(int8_sentence, nn_transformer_state(&transformer, in_int8));
+    assert_raises("nn_transformer_step: the state is NULL", nn_transformer_step(NULL, NULL));
+    assert_raises("nn_transformer_prefill: the state is NULL",
+                  nn_transformer_prefill(tape, NULL, NULL, NULL));
+    assert_raises("nn_transformer_state_reset: the state is NULL",
+                  nn_transformer_state_reset(NULL, 0));
     assert_raises(STATE "the transformer is NULL",
                   nn_transformer_state(NULL, (GenerationConfig){ 0 }));
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });

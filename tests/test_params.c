@@ -485,6 +485,11 @@ TEST(a_frozen_weight_has_no_part_in_the_norm)
     contribute(joined, whole);
     assert_gradient(a, numbers);
     assert_gradient(joined, whole);
+    assert_raises("params_find: params is NULL", params_find(NULL, "a"));
+    assert_raises("params_find: the name is NULL", params_find(params, NULL));
+    assert_raises("params_save: params is NULL", (void)!params_save(NULL, "/tmp/none"));
+    assert_raises("params_load: params is NULL", (void)!params_load(NULL, "/tmp/none"));
+    assert_raises("params_zero_gradients: params is NULL", params_zero_gradients(NULL));
     assert_raises("params_set_requires_grad: params is NULL",
                   params_set_requires_grad(NULL, "*", false));
     assert_raises("params_set_requires_grad: the pattern is NULL",

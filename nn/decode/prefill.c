@@ -98,6 +98,7 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
 
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths)
 {
+    error_need("nn_transformer_prefill", "the state", state);
     check_prefill_input(tape, state, x);
     const int64_t N = x->shape.size[1];
     if (lengths)

@@ -217,8 +217,7 @@ static void free_memory(TransformerState *state)
 /* --------------------------------------------------------------------------------- construction */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config)
 {
-    if (!transformer)
-        error_raise("nn_transformer_state: the transformer is NULL");
+    error_need("nn_transformer_state", "the transformer", transformer);
     if (transformer->layers < 1)
         error_raise("nn_transformer_state: the transformer has no layers; see nn_transformer");
     Device *device = transformer->layer[0].norm1.weight->device;
@@ -294,6 +293,7 @@ static void check_sequence(const char *function, const TransformerState *state, 
 /* A KV cache is read up to the count, so zeroing the count resets it. */
 void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
 {
+    error_need("nn_transformer_state_reset", "the state", state);
     const bool all = sequence == NN_ALL_SEQUENCES;
     if (!all)
         check_sequence("nn_transformer_state_reset", state, sequence);

@@ -82,6 +82,7 @@ static void step_on_operations(TransformerState *state, const Tensor *x)
 
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
 {
+    error_need("nn_transformer_step", "the state", state);
     check_step_input(state, x);
     check_counts(state);
     if (state->tape) {
