@@ -36,9 +36,10 @@ typedef struct ChunkedRead {
 void read_chunk(ChunkedRead *read, int64_t i);
 static inline int64_t chunk_index(ChunkedRead *read, int64_t i)
 {
-    if (i % READ_CHUNK == 0)
+    const int64_t index = i & (READ_CHUNK - 1);
+    if (index == 0)
         read_chunk(read, i);
-    return i % READ_CHUNK;
+    return index;
 }
 
 #endif
