@@ -12,10 +12,9 @@
 enum { HEAD_DIM = 64, CONTEXT = 1024, LENGTH = 64, BATCH = 4, END_OF_TEXT = 50256 };
 static uint16_t text[1 << 27];
 
-int main(int argc, char **argv)
+/* Reads the tokens into text, whose number it returns. */
+static int64_t read_text(const char *path, int is_text)
 {
-    const char *path = argc > 1 ? argv[1] : "examples/sonnets.txt", *dot = strrchr(path, '.');
-    const int is_text = !dot || strcmp(dot, ".bin"), steps = argc > 2 ? atoi(argv[2]) : 200;
     FILE *file = fopen(path, "rb");
     if (!file)
         err(EXIT_FAILURE, "%s", path);
@@ -24,6 +23,15 @@ int main(int argc, char **argv)
         text[size] = (uint16_t)(is_text || (d = getc(file)) == EOF ? c : c | d << 8);
     if (size <= LENGTH)
         errx(EXIT_FAILURE, "%s: expected a file of more than %d tokens", path, LENGTH);
+    fclose(file);
+    return size;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = argc > 1 ? argv[1] : "examples/sonnets.txt", *dot = strrchr(path, '.');
+    const int is_text = !dot || strcmp(dot, ".bin"), steps = argc > 2 ? atoi(argv[2]) : 200;
+    const int64_t size = read_text(path, is_text);
     Params *params = params_new(device_best(), /*seed*/ 1);
     TransformerConfig config = { .layers = argc > 3 ? atoi(argv[3]) : 2, .head_dim = HEAD_DIM };
     config.heads = argc > 4 ? atoi(argv[4]) : 2, config.attention = ATTENTION_CAUSAL_SOFTMAX;

@@ -140,8 +140,7 @@ void optim_need(const char *function, const Optimizer *optimizer)
 {
     error_need(function, "the optimizer", optimizer);
     if (optimizer->range.count != params_range(optimizer->params).count)
-        error_raise("%s: dist_optimizer has divided the weights for another optimizer, expected it "
-                    "to be called with this one too",
+        error_raise("%s: the optimizer is not divided as its weights are: call dist_optimizer",
                     function);
 }
 

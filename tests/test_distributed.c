@@ -373,7 +373,8 @@ static const char *const differences[DIFFERENCES] = {
     [SHAPES] = "the names and shapes of the weights of ranks 0 and 1 differ",
     [STEPS] = "the steps of the optimizers of ranks 0 and 1 differ",
     [LATE] = "dist_set_weight: expected after dist_optimizer",
-    [UNDIVIDED] = "optim_step: dist_optimizer has divided the weights for another optimizer",
+    [UNDIVIDED] =
+        "optim_step: the optimizer is not divided as its weights are: call dist_optimizer",
 };
 
 static const char *file_of(int steps)

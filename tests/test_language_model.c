@@ -526,6 +526,12 @@ TEST(errors_are_one_sentence)
                  "--last-rate 0: expected without --optimizer schedule-free, which averages "
                  "instead\n",
                  "train --data @ --optimizer schedule-free --last-rate 0");
+    assert_fails(2, "--optimizer sgd: expected adamw, radam, muon or schedule-free\n",
+                 "train --data @ --optimizer sgd");
+}
+
+TEST(options_without_effect_are_refused)
+{
     assert_fails(2, "--tokens bytes: expected characters or pairs\n",
                  "prepare --data @ --tokens bytes --vocabulary @/v");
     assert_fails(2, "unrecognized option '--valid'",
@@ -545,8 +551,6 @@ TEST(errors_are_one_sentence)
     }
     assert_fails(2, "--beta2 0.9: expected without --evaluate, which trains nothing\n",
                  "train --data @ --load @/learned --evaluate --beta2 0.9");
-    assert_fails(2, "--optimizer sgd: expected adamw, radam, muon or schedule-free\n",
-                 "train --data @ --optimizer sgd");
 }
 
 TEST(bad_options_are_one_sentence)

@@ -44,8 +44,7 @@ static bool read_magic(const Reader *reader)
                           reader->path, magic, expected);
 }
 
-/* Reads the sizes of the axes. Returns the number of data bytes that the
- * sizes imply, or -1. */
+/* Reads the sizes of the axes. Returns the number of data bytes that they imply, or -1. */
 static int64_t read_sizes(const Reader *reader, int64_t size[AXES])
 {
     uint8_t bytes[4 * AXES];

@@ -122,7 +122,7 @@ const Command language_prepare_command = {
     .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
              "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016)\n"
              "or its characters.",
-    .tables = { OPTION_TABLE(of_preparation), { texts, 2 } },
+    .tables = { OPTION_TABLE(of_preparation), { texts, 2 /* not --valid */ } },
     .presets = &(const LanguageOptions){ { COMMON }, EVERYWHERE, .tokens = "pairs" },
     .size = sizeof(LanguageOptions),
 };
