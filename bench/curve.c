@@ -12,16 +12,6 @@ Curve curve_of_times(const Line *line)
     return curve;
 }
 
-static Curve lengths_by_bytes(const Line *line)
-{
-    Curve curve = { .count = line->count };
-    for (int p = 0; p < line->count; p++) {
-        curve.x[p] = line->points[p].bytes / (double)line->points[p].batch;
-        curve.y[p] = (double)line->points[p].length;
-    }
-    return curve;
-}
-
 Estimate curve_at(const Curve *curve, double x)
 {
     const double *X = curve->x, *Y = curve->y;
@@ -70,16 +60,18 @@ BenchText estimate_text(Estimate estimate)
 
 void print_longest_lengths(const Figure *figure)
 {
-    printf("longest length of one sequence that fits in memory (~: extrapolated)\n%-20s", "");
+    printf("longest length of one sequence that fits in memory, extrapolated\n%-20s", "");
     for (int gib = 1; gib <= 16; gib *= 4)
         printf(" %8d GiB", gib);
     for (int l = 0; l < figure->count; l++) {
-        if (figure->lines[l].count == 0)
+        const Line *line = &figure->lines[l];
+        if (line->count == 0)
             continue;
-        const Curve curve = lengths_by_bytes(&figure->lines[l]);
-        printf("\n%-20s", figure->lines[l].name);
+        const Point *last = &line->points[line->count - 1];
+        const double bytes = last->bytes / (double)(last->batch * last->length);
+        printf("\n%-20s", line->name);
         for (int gib = 1; gib <= 16; gib *= 4)
-            printf(" %12s", estimate_text(curve_at(&curve, gib * 0x1p30)).text);
+            printf(" %12s", estimate_text((Estimate){ gib * 0x1p30 / bytes, false }).text);
     }
     printf("\n");
 }

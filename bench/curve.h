@@ -26,7 +26,9 @@ double curve_crossing(const Curve *slow, const Curve *fast);
 /* Three significant digits, after ~ unless measured; "-" for NaN. */
 BenchText estimate_text(Estimate estimate);
 
-/* Prints the longest length of one sequence that fits in 1, 4 and 16 GiB, by method. */
+/* Prints the longest length of one sequence that fits in 1, 4 and 16 GiB, by method, from the bytes
+ * per position of its longest point: no method's memory grows faster than the length, but that of
+ * shorter points is shared by the sequences of a batch. */
 void print_longest_lengths(const Figure *figure);
 /* Prints where each of the first `count` lines overtakes line 0. */
 void print_crossings(const Figure *figure, int count);

@@ -505,7 +505,7 @@ part_learn() {
         [ "$(status_of "copy_task_$name")" != 0 ] || cp "$results/$name.csv" "$logs/"
     done
     rm -f "$results/figure2.status" # drawn again: it takes no time
-    shown figure2 20 bench/figure2 --logs "$logs" --output "$results/figure2"
+    shown figure2 20 bench/figure2 --logs "$logs" --drop-at 3000 --output "$results/figure2"
     # --limit: the longest sequences of quadratic methods would take the whole part.
     shown training_speed 240 "$build/bench/training_speed" "${device[@]}" "${speed[@]}" --limit 15 \
         --total "$(total 210 20)" \

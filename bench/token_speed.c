@@ -17,11 +17,11 @@ static int64_t layers = 4, heads = 4, head_dim = 64;
 enum { SOFTMAX, LSH, HYBRID, LINEAR, POLYNOMIAL, DECAY, UNNORMALIZED, DELTA, METHODS };
 static const Line lines[METHODS] = {
     [SOFTMAX] = { .name = "softmax", .title = "softmax", .color = "#b2182b" },
-    [LSH] = { .name = "lsh-4", .title = "lsh-4", .color = "#7fbc41" },
+    [LSH] = { .name = "lsh-4", .title = "lsh-4", .color = "#276419" },
     [HYBRID] = { .name = "hybrid", .title = "hybrid", .color = "#e08214" },
     [LINEAR] = { .name = "linear", .title = "linear", .color = "#2166ac" },
     [POLYNOMIAL] = { .name = "polynomial", .title = "polynomial", .color = "#67a9cf" },
-    [DECAY] = { .name = "decay", .title = "decay", .color = "#1b7837" },
+    [DECAY] = { .name = "decay", .title = "decay", .color = "#8c510a" },
     [UNNORMALIZED] = { .name = "unnormalized", .title = "unnormalized", .color = "#762a83" },
     [DELTA] = { .name = "delta", .title = "delta", .color = "#333333" },
 };

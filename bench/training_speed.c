@@ -54,7 +54,7 @@ static const Line lines[METHODS] = {
     [CHUNKED] = { .name = "chunked", .title = "linear, chunked form", .color = "#2166ac" },
     [POLYNOMIAL] = { .name = "polynomial",
                      .title = "linear, polynomial features",
-                     .color = "#762a83" },
+                     .color = "#67a9cf" },
     [RECURRENT] = { .name = "recurrent", .title = "linear, recurrent form", .color = "#1b7837" },
     [QUADRATIC] = { .name = "quadratic", .title = "linear, quadratic form", .color = "#e08214" },
     [SOFTMAX_ALONE] = { .name = "softmax-attention",

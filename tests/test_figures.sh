@@ -51,10 +51,10 @@ draws_later() {
 
 check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
 results figure1 16 softmax lsh-1 lsh-4 lsh-8 linear
-for N in 1024 2048; do record lsh-8 $N 1 $((N << 19)); done >"$directory/records.json"
+for N in 1024 2048; do record lsh-8 $N 1 $((N * N << 8)); done >"$directory/records.json"
 check "figure1 of records" "$build/bench/figure1" --draw "$directory/records.json" --output "$directory/records"
 cp "$directory/said" "$directory/records.txt"
-check "with the longest lengths" grep -q '^lsh-8  *2050  *~8190  *~32800$' "$directory/records.txt"
+check "with the longest lengths" grep -q '^lsh-8  *~2050  *~8190  *~32800$' "$directory/records.txt"
 draws_later figure1 json "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8
 check "seconds in all" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --total 1 --longest 2097152 \
     --output "$directory/total"
@@ -154,8 +154,11 @@ check "images goes on" $images --model "$tiny" --attentions "linear softmax" --s
 cp "$directory/said" "$directory/images-later.txt"
 check "where it stopped" [ "$(grep '^==' "$directory/images-later.txt")" = "== softmax" ]
 check "images without data" [ "$(bench/images 2>&1)" = "bench/images: expected --data DIRECTORY or --timed-only" ]
-check "images times alone" $images --model "$tiny" --attentions linear --timed-only --output "$directory/timed"
-check "without bits" grep -q '^| linear  *| *- | 0.644 |' "$directory/timed.txt"
+times="bench/images --build $build --device cpu --threads 1 --batch-drawn 2 --timed-only"
+check "images times alone" $times --model "$tiny" --attentions linear --pixels 8 --output "$directory/timed"
+check "without bits, from half of the pixels" grep -q '^| linear  *| *- | 0.644 | *~' "$directory/timed.txt"
+check "and without options of train" [ "$($times --steps 4 2>&1)" = \
+    "bench/images: --steps 4: expected no options of train with --timed-only" ]
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
 results figure2 61 softmax lsh-4 linear
@@ -173,6 +176,8 @@ for method in softmax lsh-4 linear; do # whose second number is the accuracy, an
       awk -F, -v m=$method '$1 == m { print $2 "," $3 "," $4 ",0.001," $5 }' "$directory/figure2.csv"
     } >"$directory/logs/$method.csv"
 done
+draws && check "figure2 has its options below the title" grep -q -e '>--device cpu .* --batch 8<' "$directory/figure2.svg"
+draws && check "and none of logs" bench/figure2 --logs "$directory/logs" --output "$directory/figure2"
 draws_later figure2 csv bench/figure2 --logs "$directory/logs"
 check "figure2 of logs" cmp "$directory/figure2.csv" "$directory/figure2-later.csv"
 draws && check "figure2 marks the drop" bench/figure2 --draw "$directory/figure2.csv" --output "$directory/drop" --drop-at 12
