@@ -72,13 +72,20 @@ found=$(names $(find . -name '*.md' -not -path './build*' -not -path './packages
     -not -path './bench/results/cpu-*' -printf '%P\n'))
 [ -z "$found" ] || fail "$found"
 
-# Every relative link leads to a file, and every page has a link to it.
+# anchors PAGE: of its headings: lower case, spaces become hyphens, other punctuation goes.
+anchors() {
+    grep '^#' "$1" | sed -E 's/^#+ //; s/\[([^]]*)\]\([^)]*\)/\1/g; s/[^[:alnum:]_ -]//g; s/ /-/g' | tr '[:upper:]' '[:lower:]'
+}
+# Every relative link leads to a file and a heading, and every page has a link to it.
 echo "$PWD/README.md" >"$directory/linked"
 while IFS=: read -r page link; do
     count=$((count + 1))
-    realpath -qe "$(dirname "$page")/${link%%#*}" >>"$directory/linked" ||
-        fail "$page links to $link, which does not exist"
-done < <(grep -HoE '\]\([^)#]+' $(find . -name '*.md' -not -path './build*' -not -path './packages/*') | sed 's/\](//' | grep -vE ':https?:')
+    target="$(dirname "$page")/${link%%#*}"
+    [ "${link%%#*}" ] || target=$page
+    realpath -qe "$target" >>"$directory/linked" || fail "$page links to $link, which does not exist"
+    [ "$link" = "${link#*#}" ] || anchors "$target" | grep -qxFe "${link#*#}" ||
+        fail "$page links to $link, which has no such heading"
+done < <(grep -HoE '\]\([^)]+' $(find . -name '*.md' -not -path './build*' -not -path './packages/*') | sed 's/\](//' | grep -vE ':https?:')
 
 count=$((count + 1))
 unlinked=$(find "$PWD" -name '*.md' -not -path "$PWD/build*" -not -path "$PWD/packages/*" |
