@@ -50,8 +50,8 @@ $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) \
 # Failing allocations and file operations, killed runs; COUNT= of each; by default 60, and 50 of several
 # processes.
 faults: $(PROGRAMS) $(BUILD)/bench/sequence_parallel $(BUILD)/tests/faults/savers
-	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
-	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(or $(COUNT),50) tests/test_mpi.sh
+	@tests/faults/run.sh $(BUILD) $(or $(COUNT),60) $(SEED)
+	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(or $(COUNT),50) CC='$(CC)' LIBS='$(LIBS)' REAL=$(REAL) tests/test_mpi.sh
 
 # Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
 test-cuda-faults:

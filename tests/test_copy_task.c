@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* A model and sequences so small that a step takes a fraction of a millisecond. */
@@ -279,16 +280,25 @@ static void block(const char *file)
     while (mkdir(file, 0700) != 0); /* the run may have saved in between */
 }
 
-static void wait_for_file(const char *file)
+/* Waits a moment; fails when the child has ended. */
+static void wait_beside(pid_t child)
+{
+    siginfo_t ended = { 0 };
+    ck_assert_int_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    ck_assert_msg(ended.si_pid != child, "the program ended before what was awaited");
+    usleep(10000);
+}
+
+static void wait_for_file(pid_t child, const char *file)
 {
     struct stat status;
     while (stat(file, &status) != 0 || !S_ISREG(status.st_mode))
-        usleep(10000);
+        wait_beside(child);
 }
 
-static void wait_for_text(const char *name, const char *text)
+static void wait_for_text(pid_t child, const char *name, const char *text)
 {
-    for (bool found = false; !found; usleep(10000)) {
+    for (bool found = false; !found; wait_beside(child)) {
         size_t length;
         char *bytes = contents(name, &length);
         found = strstr(bytes, text) != NULL;
@@ -304,12 +314,12 @@ TEST(a_failed_save_is_tried_again)
     for (int last = 0; last < 2; last++) { /* whether the last save fails, too */
         const pid_t child = start("out", "copy_task " TINY "--steps 100000000 --save-every 10 "
                                          "--quiet --save @/blocked.safetensors 2>@/errors");
-        wait_for_file(file);
+        wait_for_file(child, file);
         block(file);
-        wait_for_text("errors", " could not be saved: tensor_file_save: ");
+        wait_for_text(child, "errors", " could not be saved: tensor_file_save: ");
         if (!last) {
             ck_assert_int_eq(rmdir(file), 0);
-            wait_for_file(file);
+            wait_for_file(child, file);
         }
         ck_assert_int_eq(end_by(child, SIGINT), last ? EXIT_FAILURE : 128 + SIGINT);
         assert_file_says("out", "final loss=");

@@ -171,7 +171,7 @@ TEST(initial_weights_are_those_of_the_papers_code)
                     { attention.input.weight, 0.25 },
                     { attention.input.bias, 0.25 },
                     { attention.output.weight, 0.25 } };
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < (int)(sizeof uniform / sizeof *uniform); i++) {
         const double found = largest(uniform[i].tensor);
         ck_assert_double_le(found, uniform[i].bound * (1 + 1e-6));
         ck_assert_double_ge(found, uniform[i].bound * 0.8);
@@ -846,6 +846,8 @@ TEST(key_lengths_hide_positions)
         Real *after = test_values(nn_attention_forward(
             tape, &attention, x, (AttentionOptions){ .key_lengths = key_lengths }));
         assert_identical(after, before, LENGTH / 2 * WIDTH);
+        const int later = (LENGTH / 2 + 1) * WIDTH; /* may see the changed position as a key */
+        assert_identical(after + later, before + later, LENGTH * WIDTH - later);
         assert_identical(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
         ck_assert_mem_ne(all, before, LENGTH * WIDTH * sizeof(Real));
     }

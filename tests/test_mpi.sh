@@ -34,7 +34,8 @@ says() {
 # near FILE FILE COLUMN TOLERANCE: the last rows of two logs agree
 near() {
     awk -F, -v column="$3" -v tolerance="$4" 'END { a[++n] = $column } FNR == 1 && NR > 1 { a[++n] = last }
-        { last = $column } END { d = a[1] - a[2]; exit !(d <= tolerance && -d <= tolerance) }' "$1" "$2" ||
+        { last = $column } END { d = a[1] - a[2]
+        exit !(a[1] ~ /^-?[0-9]/ && a[2] ~ /^-?[0-9]/ && d <= tolerance && -d <= tolerance) }' "$1" "$2" ||
         { echo "$(tail -n 1 "$1"), expected $(tail -n 1 "$2")" && return 1; }
 }
 

@@ -30,8 +30,9 @@ cp "$file" "$directory/new"
 # calls FUNCTION: how often a run calls it
 calls() {
     cp "$directory/old" "$file"
-    FAULT=$1 FAULT_COUNT=$directory/count LD_PRELOAD=$shim $next >"$directory/log" 2>&1
-    cat "$directory/count"
+    rm -f "$directory/count"
+    FAULT=$1 FAULT_COUNT=$directory/count LD_PRELOAD=$shim $next >"$directory/log" 2>&1 &&
+        cmp -s "$file" "$directory/new" && cat "$directory/count"
 }
 
 # judge WHAT STATUS [may_be_foreign]: of a run that was to save the new checkpoint over the old one
@@ -66,6 +67,7 @@ faulty() {
 
 # Allocations: evenly spread over all of a run's.
 total=$(calls malloc)
+[ "${total:-0}" -gt 0 ] || { fail "a run that counts its allocations" && exit 1; }
 for ((i = 0; i < count; i++)); do
     faulty malloc $((1 + (i * (total - 1) + RANDOM % 97) / count)) 12
 done
@@ -116,8 +118,9 @@ echo "address space: $limits limits up to $limit MB, $foreign ended in oneDNN or
 
 # File operations: each of the last calls, of which saving is a part, with EIO, ENOSPC and EINTR.
 files=0
-for function in write fwrite fflush fsync rename open close fclose; do
+for function in write fflush fsync rename open close; do
     total=$(calls $function)
+    [ "${total:-0}" -gt 0 ] || fail "no call of $function is seen"
     for ((n = total; n > 0 && n > total - 3 && files < 8 * count; n--)); do
         for errno in 5 28 4; do
             faulty $function $n $errno
@@ -132,13 +135,14 @@ rm -f "$file"
 long="--steps 80 --save-every 2 --save $file"
 $task $model $long >"$directory/log" 2>&1 || fail "the whole run"
 mv "$file" "$directory/whole"
-kills=0 runs=0
+kills=0 runs=0 resumed=0
 while [ $kills -lt "$count" ] && [ $runs -lt $((4 * count)) ]; do
     start="$model"
-    [ -e "$file" ] && start="--resume $file"
+    [ -e "$file" ] && start="--resume $file" && resumed=$((resumed + 1))
     # shellcheck disable=SC2086
     $task $start $long >"$directory/log" 2>&1 &
     child=$!
+    for ((i = 0; i < 500; i++)); do [ -e "$file" ] || ! kill -0 $child 2>/dev/null || sleep 0.01; done
     sleep 0.0$((RANDOM % 9))$((RANDOM % 10))
     kill -9 $child 2>/dev/null && kills=$((kills + 1))
     status=0
@@ -156,7 +160,8 @@ if [ -e "$file" ]; then
     $task --resume "$file" $long >"$directory/log" 2>&1 && cmp -s "$file" "$directory/whole" ||
         fail "the last run ends with other weights"
 fi
-echo "killed runs: $kills; temporary files left: $(ls "$file".tmp.* 2>/dev/null | wc -l)"
+[ $resumed -gt 0 ] || fail "no killed run had saved"
+echo "killed runs: $kills, $resumed resumed; temporary files left: $(ls "$file".tmp.* 2>/dev/null | wc -l)"
 
 # Three processes that save to one path, killed together; in memory, where they save more often.
 memory=$(mktemp -d -p /dev/shm 2>/dev/null || echo "$directory")
