@@ -1,10 +1,10 @@
 # make deps: installs the Debian packages that are missing. Other goals of the same command follow in a
 # make of their own, which finds the packages' headers.
 PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev check gnuplot-nox \
-            zlib1g-dev libpng-dev libsndfile1-dev libsamplerate0-dev libfftw3-dev
+            zlib1g-dev libpng-dev libsndfile1-dev libsamplerate0-dev libfftw3-dev perl python3
 PACKAGES += $(if $(DEV),ccache clang clang-format libomp-dev valgrind gcc-mingw-w64-x86-64 wasi-libc lld \
             libclang-rt-14-dev-wasm32 libc6-dev-i386 lib32gcc-12-dev)
-PACKAGES += $(if $(filter yes,$(MPI)),libopenmpi-dev openmpi-bin)
+PACKAGES += $(if $(filter yes,$(MPI)),libopenmpi-dev openmpi-bin procps)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
