@@ -120,9 +120,11 @@ static void run_on(int ranks, Run *run)
 }
 
 /* Rounding errors of one step, which Adam's division by sqrt(v) magnifies, and Muon where singular
- * values are small; more of several. */
+ * values are small; more of several. In float Muon's are as large as its steps: double tests it. */
 static double tolerance(OptimizerKind kind, int steps)
 {
+    if (sizeof(Real) == 4 && kind != MUON)
+        return 1e-4;
     return (sizeof(Real) == 8 ? 1e-12 : 1e-4) * (kind == MUON ? 100 : 1) * (steps > 1 ? 100 : 1);
 }
 
