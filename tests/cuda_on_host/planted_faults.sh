@@ -17,22 +17,22 @@ fail() {
 
 # compile FLAVOUR OPTIONS...: the emulation once, then each program
 compile() {
-    local pids=()
+    pids=
     flavour=$build/$1
     shift
     rm -rf "$flavour" && mkdir -p "$flavour"
     for source in "$here"/*.cpp; do
         clang++ $flags "$@" -c "$source" -o "$flavour/$(basename "$source").o" &
-        pids+=($!)
+        pids="$pids $!"
     done
-    for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
-    pids=()
+    for pid in $pids; do wait "$pid" || exit 1; done
+    pids=
     for program in emulation products planted; do
         clang++ $flags "$@" "$here/faults/$program.cu" -x none "$flavour"/*.o \
             -o "$flavour/$program" &
-        pids+=($!)
+        pids="$pids $!"
     done
-    for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
+    for pid in $pids; do wait "$pid" || exit 1; done
 }
 
 # runs FLAVOUR PROGRAM [FAULT]: returns the program's exit status
