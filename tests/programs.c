@@ -196,12 +196,16 @@ int log_lines(const char *name)
     return lines;
 }
 
-void await_lines(pid_t child, const char *log, int lines)
+bool has_ended(pid_t child)
 {
     siginfo_t ended = { 0 };
-    while (log_lines(log) < lines && ended.si_pid != child) {
-        ck_assert_int_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    ck_assert_int_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    return ended.si_pid == child;
+}
+
+void await_lines(pid_t child, const char *log, int lines)
+{
+    while (log_lines(log) < lines && !has_ended(child))
         usleep(1000);
-    }
     ck_assert_msg(log_lines(log) >= lines, "the program ended before line %d of %s", lines, log);
 }

@@ -46,5 +46,7 @@ void assert_other_logs(const char *a, const char *b);
 int log_lines(const char *name);
 /* Waits for lines of the log of a program that was started; fails if it ends before. */
 void await_lines(pid_t child, const char *log, int lines);
+/* Whether the child, which is not waited for, has ended. */
+bool has_ended(pid_t child);
 
 #endif
