@@ -86,7 +86,7 @@ WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -
 CFLAGS   := -O3 -g
 SANITIZE :=
 # gcc 12.2, which Debian 12 has, stores (Window){ 2, 2, 0, 0 } as { 2, 2, 2, 2 } with AVX-512.
-GCC      := $(shell $(CC) -dumpfullversion 2>/dev/null)
+GCC       = $(shell $(CC) -dumpfullversion 2>/dev/null)
 MOVES    := $(if $(and $(filter x86_64-%,$(TARGET)),$(filter 12.0.% 12.1.% 12.2.%,$(GCC))),-mmove-max=128 -mstore-max=128)
 # No flag changes a value; without errno and traps more loops become vector instructions.
 MATH     := -fno-math-errno -fno-trapping-math
