@@ -52,7 +52,7 @@ bool draws(void)
 {
     const bool found = system("command -v gnuplot >/dev/null 2>&1") == 0;
     if (!found)
-        puts("gnuplot was not found: no picture is tested");
+        puts("not tested: pictures, without gnuplot");
     return found;
 }
 

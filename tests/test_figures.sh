@@ -23,7 +23,7 @@ record() { # METHOD LENGTH MILLISECONDS BYTES
 sizes=
 
 draws() { command -v gnuplot >/dev/null; }
-draws || echo "gnuplot was not found: the pictures are not tested"
+draws || echo "not tested: pictures, without gnuplot"
 
 # A PATH without gnuplot.
 without="$directory/without gnuplot"

@@ -71,9 +71,9 @@ gpt2.compare(argparse.Namespace(tolerance=0.1), {"a": [1.0, 2.0], "b": [1.05, 2.
     [ -z "${LLMC:-}" ] || check "gpt2.py" $llmc --llmc "$LLMC" --tiny --steps 3 --rounds 1
     [ -z "${KANN:-}" ] || check "kann.py by KANN" $python bench/peers/kann.py --kann "$KANN" --data "${MNIST:?}" \
         --program "$build/bench/kann_tasks" --samples 300 --epochs 3 --rounds 1
-    [ -n "${LLMC:-}" ] && [ -n "${KANN:-}" ] || echo "llm.c and KANN are not tested: LLMC and KANN name no checkouts"
+    [ -n "${LLMC:-}" ] && [ -n "${KANN:-}" ] || echo "not tested: llm.c and KANN, whose checkouts LLMC and KANN name"
 else
-    echo "$python was not found: the commands are not tested"
+    echo "not tested: the commands of bench/peers, without $python"
 fi
 
 report
