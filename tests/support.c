@@ -1,6 +1,7 @@
 #include "tests/support.h"
 
 #include <dirent.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,16 @@ void test_set_threads(int count)
     device_force_threads(count > 1);
 }
 
+bool test_chosen(const char *patterns, const char *name)
+{
+    char *list = strdup(patterns), *rest = NULL;
+    bool found = false;
+    for (char *pattern = strtok_r(list, ",", &rest); pattern; pattern = strtok_r(NULL, ",", &rest))
+        found = found || fnmatch(pattern, name, 0) == 0;
+    free(list);
+    return found;
+}
+
 static TCase *registered;
 static int registered_count; /* tests */
 
@@ -45,8 +56,8 @@ void test_register(const TTest *test)
 {
     if (!registered)
         registered = tcase_create("tests");
-    const char *alone = getenv("TEST"); /* TEST=name runs that test only */
-    if (alone && strcmp(alone, test->name) != 0)
+    const char *chosen = getenv("TEST"); /* TEST=name[,name...] runs these tests only */
+    if (chosen && !test_chosen(chosen, test->name))
         return;
     tcase_add_test(registered, test);
     registered_count++;

@@ -44,6 +44,9 @@ void test_set_threads(int count);
     static void claim##_fn(__attribute__((unused)) int _i)
 void test_register(const TTest *test);
 
+/* Whether a pattern of a list "a*,b" matches the name; * stands for any characters. */
+bool test_chosen(const char *patterns, const char *name);
+
 /* Runs the program's tests in their order, each in its own process; returns main's result. setup,
  * or NULL, runs first in each test's process: only there may a CUDA device be opened, because a
  * device does not survive a fork. teardown, or NULL, runs after each test that succeeds. */

@@ -37,8 +37,8 @@ static const Input binary_inputs[][2] = {
 
 static void add_case(Case added)
 {
-    const char *alone = getenv("OPERATION"); /* OPERATION=name tests the cases of that one only */
-    if (alone && strcmp(alone, added.name) != 0)
+    const char *chosen = getenv("OPERATION"); /* OPERATION=name[,name...]: only their cases */
+    if (chosen && !test_chosen(chosen, added.name))
         return;
     cases = realloc(cases, (size_t)(case_count + 1) * sizeof *cases);
     if (!cases)
