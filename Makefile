@@ -142,10 +142,18 @@ $(SETTINGS): Makefile cuda.mk ALWAYS
 	$(if $(filter file,$(origin CUDA)),echo '$(CHOICE)';) fi
 ALWAYS:
 
+# What is linked depends on the list of the tree's sources, so that it loses what a removed one defined.
+TREE_LIST := $(BUILD)/sources
+$(TREE_LIST): ALWAYS
+	@mkdir -p $(@D)
+	@find $(wildcard $(MODULES) examples tests bench) -name '*.c' -o -name '*.cu' -o -name '*.cpp' | LC_ALL=C sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+# Of a .d file no line stops make when its source has been removed: -MP does this for headers.
 define compile
 @mkdir -p $(@D)
 @echo "  compile $<"
-@$(1) -MMD -MP -c $< -o $@
+@$(1) -MMD -MP -c $< -o $@ && echo '$<:' >> $(@:.o=.d)
 endef
 $(BUILD)/%.o: %.c $(SETTINGS)
 	$(call compile,$(COMPILE))
@@ -163,13 +171,13 @@ $(BUILD)/parts/%.o: examples/%.c $(SETTINGS)
 $(BUILD)/tests/%.o $(BUILD)/bench/%.o: MATH += $(if $(filter aarch64%,$(TARGET)),-fno-tree-vectorize)
 
 # One object, in which hidden names are local: a program's own `product` then is not ours.
-$(LIBRARY): $(OBJECTS)
-	@$(call tool,ld) -r $^ -o $(BUILD)/tapegrad.o
+$(LIBRARY): $(OBJECTS) $(TREE_LIST)
+	@$(call tool,ld) -r $(OBJECTS) -o $(BUILD)/tapegrad.o
 	@$(call tool,objcopy) --localize-hidden $(BUILD)/tapegrad.o
 	@rm -f $@ && $(call tool,ar) rcs $@ $(BUILD)/tapegrad.o
 
-$(SHARED): $(OBJECTS)
-	@$(LINK) -shared -Wl,-soname,$(SONAME) $^ $(LIBS) -o $@
+$(SHARED): $(OBJECTS) $(TREE_LIST)
+	@$(LINK) -shared -Wl,-soname,$(SONAME) $(OBJECTS) $(LIBS) -o $@
 
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
