@@ -1,6 +1,8 @@
 # make               the library and the examples, under build/
 # make copy-task     the main job: a transformer learns to copy (a minute or two), with its curve
-# make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
+# make test          all tests;  make sanitize: again under the sanitizers;  make test-double, test-avx2
+# make check         before a push: what the change since COMMIT= concerns, in float, in double, under the
+#                    sanitizers of gcc and clang, and on the emulated CUDA
 # make bench         the benchmarks' tables
 # make tune          measures which form of attention is best by sizes on this CPU, prints the table
 # make figures       time and memory against length, time against chunk size, and learning curves, drawn
@@ -8,6 +10,7 @@
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
 # make test-cuda-faults    then: that these tests find faults planted in kernels
+# make nightly       the long checks, in ten parts (PART=0 to 9), of which CI runs one per run:
 # make oracle        500 random shapes of every operation against the plain kernels (COUNT=, SEED=)
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
@@ -110,6 +113,12 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
             $(if $(filter host,$(CUDA)),,tests/test_nccl), \
             $(basename $(wildcard tests/test_*.c tests/test_*.cpp)))) \
             $(if $(filter yes,$(CUDA)),$(BUILD)/tests/test_curand)
+# ONLY="test_rows test_mpi.sh" builds and runs these tests alone; LEAVE_OUT= all but those it names. Programs
+# are built where a test runs some.
+CHOSEN    = $(filter-out $(LEAVE_OUT:%=$(BUILD)/tests/%),$(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(1)),$(1)))
+TESTS    := $(call CHOSEN,$(TESTS))
+RUNS_PROGRAMS := test_copy_task test_images test_language_model test_options test_speech $(notdir $(wildcard tests/test_*.sh))
+WITH_PROGRAMS := $(call CHOSEN,$(RUNS_PROGRAMS:%=$(BUILD)/tests/%))
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
 helpers   = $(patsubst %.h,$(BUILD)/%.o,$(wildcard $(patsubst $(1)/%.c,$(1)/%.h,$(wildcard $(1)/*.c))))
 FIGURES  := $(addprefix $(BUILD)/bench/,figure1 training_speed token_speed chunks feature_maps)
@@ -120,7 +129,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BESIDE) $(basename $(call helpers,bench)),
 
 # -------------------------------------------------------------------------------------------- the rules
 .PHONY: ALWAYS all library test-programs test bench-programs bench tune copy-task figures help \
-        format format-check clean
+        format format-check clang-format-check language-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SECONDEXPANSION:
@@ -231,8 +240,8 @@ endif
 copy-task: $(BUILD)/programs/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
-test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(BESIDE) \
-    $(addprefix $(BUILD)/bench/,attention sequence_parallel) $(SHARED)
+test-programs: $(TESTS) $(if $(WITH_PROGRAMS),$(EXAMPLES) $(FIGURES) $(BESIDE) \
+    $(addprefix $(BUILD)/bench/,attention sequence_parallel) $(SHARED))
 test: test-programs
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) \
 	    tests/run $(BUILD) $(LEAVE_OUT)
@@ -264,10 +273,12 @@ help:
 FORMATTED = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format:
 	clang-format -i $(FORMATTED)
-format-check:
-	clang-format --dry-run -Werror $(FORMATTED)
-	tests/check_language.sh
+format-check: clang-format-check language-check
 	tests/check_budgets.sh
+clang-format-check:
+	echo $(FORMATTED) | xargs -n 40 clang-format --dry-run -Werror
+language-check:
+	tests/check_language.sh
 
 # One entry per source of the library, as this build compiles it, and per program.
 DATABASE   = $(SOURCES) $(shell find examples tests bench -name '*.c')

@@ -1,40 +1,71 @@
-# The checks beyond `make test`: sanitizers, the emulation of CUDA, random shapes, fuzzing, faults.
-.PHONY: sanitize test-cuda-on-host test-cuda-faults oracle fuzz faults
-sanitize:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
-	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
+# The checks beyond `make test`: other builds, the emulation of CUDA, random shapes, fuzzing, faults.
+.PHONY: check nightly sanitize test-double test-avx2 test-cuda-on-host test-cuda-on-host-double \
+        sanitize-cuda-on-host test-cuda-faults oracle oracle-float oracle-double oracle-differences \
+        oracle-emulation fuzz faults
 
-# On "cuda" without one, each round with the threads in another order: everything shuffled, in double
-# in descending order, and in ascending order under the sanitizers (clang's) without the slow ones,
-# whose kernels other tests run; then a training run in several orders. Rounds after the first leave
-# out runs of programs and tests of the CPU alone.
-ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
-SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
-RUNS_PROGRAMS := test_copy_task test_images test_language_model test_options test_speech $(notdir $(wildcard tests/test_*.sh))
+# Before a push: what the change since COMMIT concerns, at most about LIMIT=300 seconds.
+check:
+	+@tests/check_change.sh $(COMMIT)
+# The long checks, PART=0 to 9 of them or all.
+nightly:
+	@tests/nightly.sh $(PART)
+
+# Each other build leaves out what it would only repeat. No build changes these scripts:
+SAME      := test_build.sh test_gpu_script.sh test_language.sh test_run.sh test_nightly.sh
+# Figures do not depend on sanitizers or on Real, nor do the choice of instructions and installed files on
+# sanitizers, nor programs on Real.
+FIGURE_TESTS  := test_figures.sh test_goals.sh test_peers.sh
+INSTALL_TESTS := test_install.sh test_instructions.sh
+TRAINING  := test_copy_task test_images test_language_model test_options test_programs test_speech
+# The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
+KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 layout convolution \
+           attention attention_options gates delta_rule lsh_attention softmax_attention features recurrent ctc \
+           sampling random threads generation layers optim)
+SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
+AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test
+
+sanitize:
+	$(call AGAIN,$(SAME) $(INSTALL_TESTS) $(FIGURE_TESTS),,BUILD=$(BUILD)-sanitize $(SANITIZERS))
+test-double:
+	$(call AGAIN,$(SAME) $(FIGURE_TESTS) $(TRAINING),,REAL=double)
+test-avx2:
+	$(call AGAIN,,$(KERNELS),ARCH=x86-64-v3 BUILD=build-x86-64-v3)
+
+# On "cuda" without one, each build with the threads in another order: everything shuffled, in double in
+# descending order (nightly), and under clang's sanitizers in ascending order; and a training run in several
+# orders. The first leaves out tests of the CPU alone, the others all but kernels'; the sanitizers make the
+# slow ones last minutes, and other tests run their kernels.
 CPU_ONLY := test_chunk_plan test_decode test_file test_math test_options test_pictures test_random \
-            test_figures.sh test_goals.sh test_instructions.sh test_mpi.sh test_peers.sh test_readme.sh
-SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda test_generation \
-            test_recovery test_replay test_checkpoint test_optim
+            test_instructions.sh test_mpi.sh test_readme.sh $(FIGURE_TESTS)
+SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_generation test_optim
+HOST      = CUDA=host DEVICE=cuda TAPEGRAD_CUDA_SEED=$(1)
 test-cuda-on-host:
-	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(SAME) $(CPU_ONLY)' test
-	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY)' REAL=double test
-	+@$(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
-	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
-	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
+	$(call AGAIN,$(SAME) $(CPU_ONLY),,$(call HOST,20))
+	+@$(MAKE) --no-print-directory sanitize-cuda-on-host
 	@tests/cuda_on_host/orders.sh build-cuda-on-host
+test-cuda-on-host-double:
+	$(call AGAIN,$(CPU_ONLY),$(KERNELS),$(call HOST,1) REAL=double)
+sanitize-cuda-on-host:
+	$(call AGAIN,$(CPU_ONLY) $(if $(ONLY),,$(SLOW)),$(KERNELS) test_nccl,$(call HOST,0) CC=clang \
+	    BUILD=build-cuda-on-host-sanitize $(SANITIZERS))
 
 # Random shapes of every operation: each device beside the plain kernels, and the plain kernels beside
 # finite differences in double; a tenth of the cases on the emulation.
 CASES    := $(or $(COUNT),500)
-RANDOM    = @$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/test_operations
-SHAPES    = SEED=$(SEED) RANDOM_SHAPES=
-AS_PLAIN := TEST=results_equal_those_of_plain_kernels
-oracle:
-	+$(call RANDOM,no,BUILD=build) && $(AS_PLAIN) $(SHAPES)$(CASES) build/tests/test_operations
-	+$(call RANDOM,no,REAL=double,-double) && $(AS_PLAIN) $(SHAPES)$(CASES) build-double/tests/test_operations
-	+DEVICE=plain TEST=gradients_equal_finite_differences $(SHAPES)$(CASES) build-double/tests/test_operations
-	+$(call RANDOM,host,,-cuda-on-host) && DEVICE=cuda $(AS_PLAIN) \
-	    $(SHAPES)$$(($(CASES) / 10)) build-cuda-on-host/tests/test_operations
+RANDOM    = +@$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/test_operations && \
+            SEED=$(SEED) RANDOM_SHAPES=$(or $(5),$(CASES)) TEST=$(4) build$(3)/tests/test_operations
+AS_PLAIN := results_equal_those_of_plain_kernels
+oracle: oracle-float oracle-double oracle-differences oracle-emulation
+oracle-float:
+	$(call RANDOM,no,BUILD=build,,$(AS_PLAIN))
+oracle-double:
+	$(call RANDOM,no,REAL=double,-double,$(AS_PLAIN))
+oracle-differences: export DEVICE := plain
+oracle-differences:
+	$(call RANDOM,no,REAL=double,-double,gradients_equal_finite_differences)
+oracle-emulation: export DEVICE := cuda
+oracle-emulation:
+	$(call RANDOM,host,,-cuda-on-host,$(AS_PLAIN),$(shell expr $(CASES) / 10))
 
 # Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the seven.
 FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all

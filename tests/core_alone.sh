@@ -14,16 +14,15 @@ find tensor autograd ops nn optim distributed -depth \( -name cpu -o -name cuda 
 
 echo '== one command line'
 set -- $(find tensor autograd ops nn optim distributed -name '*.c' -not -path '*/mpi/*')
-${CC:-cc} -O3 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm
+${CC:-cc} -O1 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm
 ./two_moons
 
 echo '== the tests'
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
-       gates delta_rule lsh_attention features recurrent ctc layers qwen3_next params optim checkpoint distributed
-       file tape recompute replay recovery sampling math'
-targets=
-for test in $tests; do [ ! -f "tests/test_$test.c" ] || targets="$targets build/tests/test_$test"; done
-make -s CUDA=no CC="${CC:-gcc}" $targets build/examples/copy_task build/examples/tiny_gpt
+       gates delta_rule lsh_attention features recurrent ctc vectors layers qwen3_next params optim checkpoint
+       distributed file tape recompute replay recovery sampling math'
+names=$(printf 'test_%s ' $tests)
+make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
 build/examples/copy_task 200
 build/examples/tiny_gpt 60
-DEVICE=plain tests/run build $(printf '%s\n' tests/test_*.sh | sed 's#.*/##')
+DEVICE=plain ONLY=$names tests/run build

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The library in two files, as a user builds it: without warnings by gcc, clang and the cross compilers
-# that are installed, with and without -DTAPEGRAD_PLAIN and OpenMP; the tests of operations, layers and
-# files; two_moons, tiny_gpt and the copy task, beside the library's time; two_moons on other platforms.
-#   tests/one_file.sh BUILD_DIRECTORY
+# The library in two files, as a user builds it, without warnings.
+#   tests/one_file.sh BUILD_DIRECTORY             by gcc and clang: two_moons with OpenMP, with one thread and
+#                                                 with -DTAPEGRAD_PLAIN, the core as strict C11, the tests of
+#                                                 layers, and tiny_gpt and the copy task
+#   tests/one_file.sh BUILD_DIRECTORY platforms   two_moons by musl and by the cross compilers that are
+#                                                 installed; the tests of operations and files
 set -eu
-build=${1:?usage: tests/one_file.sh BUILD_DIRECTORY}
+build=${1:?usage: tests/one_file.sh BUILD_DIRECTORY [platforms]}
 cd "$(dirname "$0")/.."
-out=$build/one_file
+out=$build/one_file$([ $# -eq 1 ] || echo -platforms)
 rm -rf "$out" && mkdir -p "$out/tests"
 flags="-O3 -Wall -Wextra -Werror -I$build"
 
@@ -31,60 +33,72 @@ learned() {
     case $2 in *"step 300  loss 0.0"*) echo "two_moons: $1: $2" ;; *) echo "two_moons: $1: $2" >&2 && exit 1 ;; esac
 }
 
-echo "== size: $(cat "$build/tapegrad.c" "$build/tapegrad.h" | wc -c) bytes, $(wc -l <"$build/tapegrad.c") lines"
-# The slowest first. two_moons of gcc is linked with the object of the tests.
-object() {
-    local start=$(date +%s%N)
-    gcc $flags -march=native -fopenmp -g -c "$build/tapegrad.c" -o "$out/tapegrad.o"
-    gcc $flags examples/two_moons.c "$out/tapegrad.o" -fopenmp -o "$out/two_moons_gcc" -lm
-    echo "two_moons: gcc: compiled in $((($(date +%s%N) - start) / 1000000)) ms"
+# compile_test NAME: with the two files' object
+compile_test() {
+    gcc -std=gnu11 -O1 -fopenmp -I$build -I. -DTAPEGRAD_CPU tests/test_$1.c tests/support.c $([ $1 = file ] && echo tests/folder.c) \
+        "$out/tapegrad.o" $(pkg-config --libs check) -lm -o "$out/tests/test_$1"
 }
-begin object
-kinds=
-for compiler in gcc clang; do
-    command -v $compiler >/dev/null || continue
-    [ $compiler = gcc ] || begin two_moons $compiler $compiler -march=native -fopenmp
-    begin two_moons $compiler-plain $compiler -march=native -DTAPEGRAD_PLAIN -O1
-    begin two_moons $compiler-one-thread $compiler -march=native -O1
-    kinds="$kinds $compiler $compiler-plain $compiler-one-thread"
-done
-begin gcc -std=c11 -O1 -Wall -Wextra -Wpedantic -Werror -DTAPEGRAD_PLAIN -I$build -c "$build/tapegrad.c" -o "$out/c11.o"
+object() { # OPTION...
+    local start=$(date +%s%N)
+    gcc $flags -march=native -fopenmp "$@" -c "$build/tapegrad.c" -o "$out/tapegrad.o"
+    echo "the object: gcc $*: compiled in $((($(date +%s%N) - start) / 1000000)) ms"
+}
 
-# Other platforms, without the loops' vectors, which gcc and clang above have.
-if command -v musl-gcc >/dev/null; then
-    begin two_moons musl musl-gcc -O1 -march=native -static
+if [ "${2:-}" = platforms ]; then
+    # Without the loops' vectors, which gcc and clang have below.
+    begin object -O1
+    if command -v musl-gcc >/dev/null; then
+        begin two_moons musl musl-gcc -O1 -march=native -static
+    fi
+    if echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$out/m32" 2>/dev/null; then
+        begin two_moons m32 gcc -m32 -O1 -msse2 -mfpmath=sse -idirafter "/usr/include/$(gcc -print-multiarch)"
+    fi
+    if command -v x86_64-w64-mingw32-gcc >/dev/null; then
+        begin two_moons mingw.exe x86_64-w64-mingw32-gcc -O1
+    fi
+    if command -v wasm-ld >/dev/null && command -v node >/dev/null && clang --target=wasm32-wasi -x c /dev/null -c -o "$out/empty.o" 2>/dev/null; then
+        begin two_moons wasm clang --target=wasm32-wasi -O1
+    fi
+    if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
+        begin two_moons aarch64 aarch64-linux-gnu-gcc -O1 -static
+    fi
+    begin two_moons gcc-one-thread gcc -march=native -O1
+    ! command -v clang >/dev/null || begin two_moons clang-plain clang -march=native -DTAPEGRAD_PLAIN -O1
+    finish
+    for kind in musl m32 gcc-one-thread clang-plain; do
+        [ ! -e "$out/two_moons_$kind" ] || learned $kind "$("$out/two_moons_$kind" 2>&1 | tail -n 1)"
+    done
+    wine=$(command -v wine || ls /usr/lib/wine/wine64 2>/dev/null || true)
+    if [ -e "$out/two_moons_mingw.exe" ] && [ -n "$wine" ]; then
+        learned mingw "$(WINEDEBUG=-all WINEPREFIX=$PWD/$out/wine "$wine" "$out/two_moons_mingw.exe" 2>/dev/null | tr -d '\r' | tail -n 1)"
+    fi
+    [ ! -e "$out/two_moons_wasm" ] || learned wasm "$(node --no-warnings tests/wasi.mjs "$out/two_moons_wasm" | tail -n 1)"
+    [ ! -e "$out/two_moons_aarch64" ] || learned aarch64 "$(qemu-aarch64 "$out/two_moons_aarch64" | tail -n 1)"
+    begin compile_test operations
+    begin compile_test file
+    finish
+    tests/run "$out" $(printf '%s\n' tests/test_*.sh | sed 's#.*/##')
+    exit
 fi
-if echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$out/m32" 2>/dev/null; then
-    begin two_moons m32 gcc -m32 -O1 -msse2 -mfpmath=sse -idirafter "/usr/include/$(gcc -print-multiarch)"
+
+echo "== size: $(cat "$build/tapegrad.c" "$build/tapegrad.h" | wc -c) bytes, $(wc -l <"$build/tapegrad.c") lines"
+# The slowest first. With vectors and threads by the default -O3, else by -O1: what varies is the source.
+begin object -g
+if command -v clang >/dev/null; then
+    begin two_moons clang clang -march=native -fopenmp
+    begin two_moons clang-one-thread clang -march=native -O1
 fi
-if command -v x86_64-w64-mingw32-gcc >/dev/null; then
-    begin two_moons mingw.exe x86_64-w64-mingw32-gcc -O1
-fi
-if command -v wasm-ld >/dev/null && command -v node >/dev/null && clang --target=wasm32-wasi -x c /dev/null -c -o "$out/empty.o" 2>/dev/null; then
-    begin two_moons wasm clang --target=wasm32-wasi -O1
-fi
-if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
-    begin two_moons aarch64 aarch64-linux-gnu-gcc -O1 -static
-fi
+begin two_moons gcc-plain gcc -march=native -DTAPEGRAD_PLAIN -O1
+begin gcc -std=c11 -fsyntax-only -Wall -Wextra -Wpedantic -Werror -DTAPEGRAD_PLAIN -I$build "$build/tapegrad.c"
 finish
 echo "strict C11: the core compiles"
-
-for kind in $kinds musl m32; do
+gcc $flags examples/two_moons.c "$out/tapegrad.o" -fopenmp -o "$out/two_moons_gcc" -lm
+for kind in gcc clang clang-one-thread gcc-plain; do
     [ ! -e "$out/two_moons_$kind" ] || learned $kind "$("$out/two_moons_$kind" 2>&1 | tail -n 1)"
 done
-wine=$(command -v wine || ls /usr/lib/wine/wine64 2>/dev/null || true)
-if [ -e "$out/two_moons_mingw.exe" ] && [ -n "$wine" ]; then
-    learned mingw "$(WINEDEBUG=-all WINEPREFIX=$PWD/$out/wine "$wine" "$out/two_moons_mingw.exe" 2>/dev/null | tr -d '\r' | tail -n 1)"
-fi
-[ ! -e "$out/two_moons_wasm" ] || learned wasm "$(node --no-warnings tests/wasi.mjs "$out/two_moons_wasm" | tail -n 1)"
-[ ! -e "$out/two_moons_aarch64" ] || learned aarch64 "$(qemu-aarch64 "$out/two_moons_aarch64" | tail -n 1)"
 
 echo '== the tests'
-for test in operations layers file; do
-    begin gcc -std=gnu11 -O1 -fopenmp -I$build -I. -DTAPEGRAD_CPU tests/test_$test.c tests/support.c $([ $test = file ] && echo tests/folder.c) \
-        "$out/tapegrad.o" $(pkg-config --libs check) -lm -o "$out/tests/test_$test"
-done
-finish
+compile_test layers
 tests/run "$out" $(printf '%s\n' tests/test_*.sh | sed 's#.*/##')
 for program in tiny_gpt copy_task; do
     gcc -O3 -march=native -fopenmp -I$build examples/$program.c "$out/tapegrad.o" -lm -o "$out/$program"

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# tests/nightly.sh in a repository with a stub of make: the part by the commit's time, and a part that
+# fails before the change too.
+. "$(dirname "$0")/check.sh"
+unset COUNT FUZZ_SECONDS
+tree=$directory/tree hour=3600
+mkdir -p "$tree/tests" "$directory/bin"
+cp tests/nightly.sh "$tree/tests"
+stubs="$directory/bin/make $tree/tests/aarch64 $tree/tests/memcheck $tree/tests/one_file.sh"
+printf '#!/bin/sh\n[ ! -e broken ] || exit 1\necho "make $*"\n' | tee $stubs >"$directory/out" && chmod +x $stubs
+cd "$tree" || exit 2
+export PATH=$directory/bin:$PATH HOME=$directory GIT_CONFIG_NOSYSTEM=yes
+git init -q . && git config user.name test && git config user.email test@localhost
+
+# commit SECONDS: all files, at this time
+commit() { git add -A && GIT_AUTHOR_DATE="$1 +0000" GIT_COMMITTER_DATE="$1 +0000" git commit -q --allow-empty -m "at $1"; }
+# turn STATUS LAST_LINE: of the part whose turn it is
+turn() {
+    count=$((count + 1))
+    tests/nightly.sh --turn >"$directory/out" 2>&1
+    local status=$?
+    [ "$status; $(tail -n 1 "$directory/out")" = "$1; $2" ] || fail "expected $1; $2, found $status: $(cat "$directory/out")"
+}
+
+start=$((1700000000 / (30 * hour) * 30 * hour))
+commit $start
+turn 0 "== nightly part 0: oracle-float: passed in 0 s"
+commit $((start + 2 * hour))
+turn 0 "== nightly part 0: oracle-float: passed in 0 s"
+commit $((start + 3 * hour))
+turn 0 "== nightly part 1: oracle-double: passed in 0 s"
+check "the part runs make" grep -qx "make oracle-double" "$directory/out"
+commit $((start + 29 * hour))
+turn 0 "== nightly part 9: other-platforms: passed in 0 s"
+touch broken
+commit $((start + 30 * hour))
+commit $((start + 31 * hour))
+turn 1 "== nightly part 0: oracle-float: passed in 0 s" # before the change, which ends with the failure
+check "its failure is printed" grep -qx "== nightly part 0: oracle-float: FAILED" "$directory/out"
+commit $((start + 52 * hour))
+short=$(git rev-parse HEAD^ | cut -c 1-7)
+turn 0 "== nightly part 7: arm: FAILED at $short too: reported, not refused"
+check "no tree is left" [ "$(git worktree list | wc -l)" -eq 1 ]
+count=$((count + 1))
+[ "$(tests/nightly.sh 3 7 2>&1; echo $?)" = "$(printf '%s\n' '== nightly part 3: oracle-emulation' '== nightly part 7: arm' \
+    'nightly: failed: 3 7' 1)" ] || fail "several parts: $(tests/nightly.sh 3 7 2>&1)"
+rm broken
+count=$((count + 1))
+[ "$(tests/nightly.sh 2>&1 | grep -c ': passed in ')" -eq 10 ] || fail "all parts: $(tests/nightly.sh 2>&1)"
+
+report
