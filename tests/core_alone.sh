@@ -19,7 +19,7 @@ ${CC:-cc} -O3 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm
 
 echo '== the tests'
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
-       gates delta_rule lsh_attention features recurrent ctc layers qwen3_next params optim checkpoint distributed
+       gates delta_rule lsh_attention features recurrent ctc layers vectors qwen3_next params optim checkpoint distributed
        file tape recompute replay recovery sampling math'
 targets=
 for test in $tests; do [ ! -f "tests/test_$test.c" ] || targets="$targets build/tests/test_$test"; done
