@@ -1,6 +1,5 @@
 #include "tests/support.h"
 
-#include <dirent.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -310,7 +309,7 @@ double relative_error(const Real *a, const Real *b, int64_t count)
 }
 
 /* ---------------------------------------------------------------------------- reference vectors */
-static const char *vector_directory(void)
+const char *test_vector_directory(void)
 {
     const char *directory = getenv("TAPEGRAD_VECTORS");
     return directory ? directory : "tests/data";
@@ -319,144 +318,24 @@ static const char *vector_directory(void)
 TensorFile *test_vector_file(const char *name)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/%s", vector_directory(), name);
+    snprintf(path, sizeof path, "%s/%s", test_vector_directory(), name);
     TensorFile *file = tensor_file_open(path);
     assert_ok(file != NULL);
     return file;
-}
-
-static const FileEntry *find_entry(const TensorFile *file, const char *name)
-{
-    const FileEntry *entry = tensor_file_find(file, name);
-    ck_assert_msg(entry != NULL, "no entry %s", name);
-    return entry;
 }
 
 Real *test_entry(const TensorFile *file, const char *prefix, const char *name, Shape *entry_shape)
 {
     char full[128];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    const Shape found = find_entry(file, full)->shape;
+    const FileEntry *entry = tensor_file_find(file, full);
+    ck_assert_msg(entry != NULL, "no entry %s", full);
+    const Shape found = entry->shape;
     Real *values = lasting((size_t)shape_count(found) * sizeof(Real));
     assert_ok(tensor_file_read(file, full, found, values));
     if (entry_shape)
         *entry_shape = found;
     return values;
-}
-
-Tensor *test_entry_i32(Tape *tape, const TensorFile *file, const char *name)
-{
-    const Shape found = find_entry(file, name)->shape;
-    int32_t *integers = lasting((size_t)shape_count(found) * sizeof *integers);
-    assert_ok(tensor_file_read_i32(file, name, found, integers));
-    return tape_input_i32(tape, integers, found);
-}
-
-void assert_entry(const TensorFile *file, const char *prefix, const char *name,
-                  const Tensor *actual, double tolerance)
-{
-    Shape expected_shape;
-    const Real *expected = test_entry(file, prefix, name, &expected_shape);
-    ck_assert_int_eq(shape_count(expected_shape), tensor_count(actual));
-    const double error = relative_error(test_values(actual), expected, tensor_count(actual));
-    ck_assert_msg(error <= tolerance, "%s%s: relative error %g, expected at most %g", prefix, name,
-                  error, tolerance);
-}
-
-void test_load_params(const TensorFile *file, Params *params)
-{
-    for (int i = 0; i < params_count(params); i++)
-        tensor_write(params_at(params, i),
-                     test_entry(file, "param.", params_at(params, i)->name, NULL));
-}
-
-static Tensor *vector_input(Tape *tape, const TensorFile *file, const char *name)
-{
-    if (name[0] == '#')
-        return test_entry_i32(tape, file, name + 1);
-    Shape entry_shape;
-    Real *values = test_entry(file, "", name, &entry_shape);
-    return tape_variable(tape, values, entry_shape);
-}
-
-static double largest_magnitude(const Real *values, int64_t count)
-{
-    double largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs((double)values[i]));
-    return largest;
-}
-
-/* The largest magnitude in all gradients of the file. */
-static double largest_gradient(const TensorFile *file)
-{
-    double largest = 0;
-    for (int i = 0; i < tensor_file_count(file); i++) {
-        const FileEntry *entry = tensor_file_entry(file, i);
-        if (strncmp(entry->name, "grad.", 5) == 0)
-            largest = fmax(largest, largest_magnitude(test_entry(file, "", entry->name, NULL),
-                                                      shape_count(entry->shape)));
-    }
-    return largest;
-}
-
-/* The error is relative to scale. */
-static void assert_matches(const char *path, const char *name, const TensorFile *file,
-                           const Tensor *actual, double scale)
-{
-    Shape entry_shape;
-    Real *expected = test_entry(file, "", name, &entry_shape);
-    int64_t count = tensor_count(actual);
-    ck_assert_int_eq(shape_count(entry_shape), count);
-    double error = relative_error(test_values(actual), expected, count) *
-                   largest_magnitude(expected, count) / scale;
-    ck_assert_msg(error <= VECTOR_TOLERANCE, "%s: %s has relative error %g, expected at most %g",
-                  path, name, error, VECTOR_TOLERANCE);
-}
-
-void check_vector(const char *file_name, const char *names, VectorFunction *function)
-{
-    TensorFile *file = test_vector_file(file_name);
-    Tape *tape = tape_new(test_device());
-
-    Tensor *inputs[NODE_INPUTS] = { NULL };
-    char words[128], *input_names[NODE_INPUTS];
-    int count = 0;
-    snprintf(words, sizeof words, "%s", names);
-    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
-        ck_assert_int_lt(count, NODE_INPUTS);
-        input_names[count] = word;
-        inputs[count++] = vector_input(tape, file, word);
-    }
-
-    Tensor *out = function(tape, inputs);
-    Real *upstream = test_entry(file, "", "grad_out", NULL);
-    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    assert_matches(file_name, "out", file, out,
-                   largest_magnitude(test_entry(file, "", "out", NULL), tensor_count(out)));
-    for (int i = 0; i < count; i++) {
-        char gradient_name[128];
-        snprintf(gradient_name, sizeof gradient_name, "grad.%s", input_names[i]);
-        if (tensor_file_find(file, gradient_name))
-            assert_matches(file_name, gradient_name, file, tensor_gradient(inputs[i]),
-                           largest_gradient(file));
-    }
-    tape_free(tape);
-    tensor_file_close(file);
-}
-
-void check_vectors(const char *prefix, const char *names, VectorFunction *function)
-{
-    DIR *directory = opendir(vector_directory());
-    ck_assert_msg(directory != NULL, "cannot open %s", vector_directory());
-    int found = 0;
-    for (struct dirent *entry; (entry = readdir(directory));)
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
-            check_vector(entry->d_name, names, function);
-            found++;
-        }
-    closedir(directory);
-    ck_assert_msg(found > 0, "no file in %s starts with %s", vector_directory(), prefix);
 }
 
 /* ------------------------------------------------------------------------------ gradient checks */

@@ -153,33 +153,13 @@ void assert_exhausted(void);
 extern jmp_buf test_error_jump;
 void test_expect_error(void);
 
-/* A file of tests/data (or $TAPEGRAD_VECTORS). */
+/* tests/data or $TAPEGRAD_VECTORS, and a file of it. */
+const char *test_vector_directory(void);
 TensorFile *test_vector_file(const char *name);
 
 /* Its entry PREFIX NAME, in memory that lives until the process ends; sets *entry_shape unless that
- * is NULL. An int32 entry as a tensor. */
+ * is NULL. */
 Real *test_entry(const TensorFile *file, const char *prefix, const char *name, Shape *entry_shape);
-Tensor *test_entry_i32(Tape *tape, const TensorFile *file, const char *name);
-
-/* Fails unless the tensor's elements are the entry's, by relative_error. */
-void assert_entry(const TensorFile *file, const char *prefix, const char *name,
-                  const Tensor *actual, double tolerance);
-
-/* Sets every weight to the entry "param.NAME". */
-void test_load_params(const TensorFile *file, Params *params);
-
-/* Reference vectors: computes the operation of a file in tests/data from its named inputs, and
- * compares the result with `out` and every gradient with `grad.NAME`, after a backward pass from
- * `grad_out`. Errors are relative to the largest magnitude in `out`, or in all gradients together:
- * a gradient that cancels to almost nothing has no digits of its own. names: the inputs in the
- * function's order, separated by spaces; an entry whose name starts with '#' is passed as an int32
- * tensor without a gradient. */
-typedef Tensor *VectorFunction(Tape *tape, Tensor **inputs);
-void check_vector(const char *file, const char *names, VectorFunction *function);
-
-/* Checks every file of tests/data (or $TAPEGRAD_VECTORS) whose name starts with prefix; fails if
- * there is none. */
-void check_vectors(const char *prefix, const char *names, VectorFunction *function);
 
 /* A gradient check on normal random inputs of the given shapes; fails above GRADIENT_TOLERANCE. */
 #define check_gradient(function, context, ...)                                                     \

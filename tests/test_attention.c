@@ -1,5 +1,4 @@
-/* Linear attention, causal and not, against reference vectors, the plain kernels and finite
- * differences. */
+/* Linear attention, causal and not, against the plain kernels and finite differences. */
 #include "tests/attention_oracle.h"
 
 #include <math.h>
@@ -60,34 +59,6 @@ TEST(noncausal_matches_plain)
         assert_plain((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, false, .eps = 0.5 });
         assert_plain((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, true, .eps = 0.5 });
     }
-}
-
-/* ---------------------------------------------------------------------------- reference vectors */
-static AttentionForm vector_form;
-
-static Tensor *causal(Tape *t, Tensor **in)
-{
-    return op_causal_linear_attention(
-        t, in[0], in[1], in[2], (CausalLinearAttentionOptions){ .eps = eps, .form = vector_form },
-        NULL);
-}
-
-static Tensor *linear(Tape *t, Tensor **in)
-{
-    return op_linear_attention(t, in[0], in[1], in[2], linear_with_eps(eps));
-}
-
-static Tensor *linear_with_lengths(Tape *t, Tensor **in)
-{
-    return op_linear_attention(t, in[0], in[1], in[2], with_lengths(in[3]));
-}
-
-TEST(reference_vectors)
-{
-    for (vector_form = FORM_BEST; vector_form <= FORM_QUADRATIC; vector_form++)
-        check_vectors("causal_linear_attention_", "q k v", causal);
-    check_vectors("linear_attention_B", "q k v", linear);
-    check_vectors("linear_attention_key_lengths", "q k v #key_len", linear_with_lengths);
 }
 
 /* ------------------------------------------------------------------------------------ the rules */

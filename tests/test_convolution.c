@@ -76,15 +76,6 @@ TEST(misuse_of_conv2d_raises)
 }
 
 /* --------------------------------------------------------------------------- causal convolution */
-static Tensor *causal_convolution_vector(Tape *t, Tensor **in)
-{
-    return op_causal_convolution(t, in[0], in[1], in[2], (CausalConvolutionOptions){ 0 }, NULL);
-}
-
-TEST(reference_vectors)
-{
-    check_vector("causal_convolution.safetensors", "x w b", causal_convolution_vector);
-}
 
 /* One channel, three taps; the sequences have 4, 0 and 2 positions. */
 TEST(causal_convolution_by_lengths)

@@ -23,18 +23,6 @@ static Tensor *variable(uint64_t stream, Shape shape)
     return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
 }
 
-static Tensor *ctc_vector(Tape *t, Tensor **in)
-{
-    return op_mean(
-        t, op_ctc(t, in[0], in[1], (CtcOptions){ .lengths = in[2], .target_lengths = in[3] }),
-        ALL_AXES);
-}
-
-TEST(reference_vectors)
-{
-    check_vectors("ctc", "logits #target #input_len #target_len", ctc_vector);
-}
-
 /* y [T, C] = softmax of logits */
 static double *probabilities(const Real *logits, int64_t T, int64_t C)
 {

@@ -1,5 +1,5 @@
-/* The delta rule against reference vectors, what it says of beta and strong decays, the plain
- * kernels, and itself with the sequence split. */
+/* The delta rule against what it says of beta and strong decays, the plain kernels, and itself with
+ * the sequence split. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -11,10 +11,7 @@
 #define DELTA_TOLERANCE 2e-5
 #endif
 
-/* ---------------------------------------------------------------------------- reference vectors */
-
 enum { QUERY, KEY, VALUE, BETA, LOG_DECAY, STATE, INPUTS };
-static const char *const names[INPUTS] = { "q", "k", "v", "beta", "log_decay", "state" };
 
 /* sum(out g) + sum(final_state h), whose gradients by out and final_state are g and h */
 static void backward_from_both(Tape *tape, Tensor *out, Tensor *g, Tensor *final_state, Tensor *h)
@@ -22,47 +19,6 @@ static void backward_from_both(Tape *tape, Tensor *out, Tensor *g, Tensor *final
     Tensor *sum = op_add(tape, op_sum(tape, op_multiply(tape, out, g), ALL_AXES),
                          op_sum(tape, op_multiply(tape, final_state, h), ALL_AXES));
     tape_backward(tape, sum);
-}
-
-static void check_file(const char *name, bool decay)
-{
-    TensorFile *file = test_vector_file(name);
-    Tape *tape = tape_new(test_device());
-    Tensor *x[INPUTS] = { NULL }, *final_state, *upstream[2];
-    Shape of;
-    for (int i = 0; i < INPUTS; i++)
-        if (i != LOG_DECAY || decay) {
-            const Real *values = test_entry(file, "", names[i], &of);
-            x[i] = tape_variable(tape, values, of);
-        }
-    for (int i = 0; i < 2; i++) {
-        const Real *values = test_entry(file, "", i ? "grad_final_state" : "grad_out", &of);
-        upstream[i] = tape_input(tape, values, of);
-    }
-    const DeltaRuleOptions options = { .log_decay = x[LOG_DECAY], .state = x[STATE] };
-    Tensor *out = op_delta_rule(tape, x[QUERY], x[KEY], x[VALUE], x[BETA], options, &final_state);
-    tensor_keep(out);
-    tensor_keep(final_state);
-    backward_from_both(tape, out, upstream[0], final_state, upstream[1]);
-    assert_entry(file, "", "out", out, DELTA_TOLERANCE);
-    assert_entry(file, "", "final_state", final_state, DELTA_TOLERANCE);
-    for (int i = 0; i < INPUTS; i++)
-        if (x[i])
-            assert_entry(file, "grad.", names[i], tensor_gradient(x[i]), DELTA_TOLERANCE);
-    tape_free(tape);
-    tensor_file_close(file);
-}
-
-TEST(reference_vectors)
-{
-    static const char *const sizes[] = { "N1", "N37", "N150" };
-    for (int i = 0; i < 3; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "delta_rule_%s.safetensors", sizes[i]);
-        check_file(name, false);
-        snprintf(name, sizeof name, "gated_delta_rule_%s.safetensors", sizes[i]);
-        check_file(name, true);
-    }
 }
 
 /* ------------------------------------------------------------------------------------ sequences */

@@ -216,16 +216,6 @@ TEST(gelus_keep_their_digits_in_the_negative_tail)
     tape_free(tape);
 }
 
-static Tensor *silu_vector(Tape *t, Tensor **in)
-{
-    return op_silu(t, in[0]);
-}
-
-TEST(reference_vectors)
-{
-    check_vector("silu.safetensors", "x", silu_vector);
-}
-
 /* Gelus and silu are exactly x or 0 for large |x|, also where the powers of x overflow. */
 TEST(gelus_and_silu_far_out_are_x_or_0)
 {

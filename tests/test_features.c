@@ -184,16 +184,6 @@ TEST(random_features_estimate_the_exponential)
 }
 
 /* --------------------------------------------------------------------------------------- rotary */
-static Tensor *rotary_vector(Tape *t, Tensor **in)
-{
-    return op_rotary(t, in[0], (RotaryOptions){ 0 });
-}
-
-TEST(rotary_vector_of_pytorch)
-{
-    check_vector("rotary.safetensors", "x", rotary_vector);
-}
-
 /* Pairs and halves, with all elements of a head or some, up to position 10^7, where an angle in
  * float32 has no digit after the point. */
 TEST(rotary_rotates_by_exact_angles)

@@ -1,4 +1,4 @@
-/* The layers, against a transformer's reference vectors and finite differences. */
+/* The layers: names, defaults, finite differences, equality with operations, misuse. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -398,73 +398,6 @@ TEST(an_uninitialized_transformer_raises)
     assert_raises("nn_transformer_state: the transformer has no layers; see nn_transformer",
                   nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
     end();
-}
-
-/* ---------------------------------------------------------------------------- reference vectors */
-
-/* A key's bias adds the same value to all scores of a query, to which softmax is invariant: the
- * gradient is 0 up to rounding. */
-static void assert_no_gradient_of_key_biases(const Transformer *transformer)
-{
-    for (int i = 0; i < transformer->layers; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "layers.%d.attention.key.bias", i);
-        ck_assert_double_le(largest(tensor_gradient(params_find(params, name))),
-                            VECTOR_TOLERANCE * largest(tensor_gradient(
-                                                   transformer->layer[i].attention.input.bias)));
-    }
-}
-
-/* The copy task's model: half the width embeds the symbol, half the position. */
-static void check_transformer(const char *file_name, AttentionKind attention)
-{
-    enum { BATCH = 3, LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
-    begin();
-    TensorFile *file = test_vector_file(file_name);
-    /* CUDA's linear attention computes a float32 product as three bf16 products. */
-    const double allowed = (device_is_cuda(device) ? 3 : 1) * VECTOR_TOLERANCE;
-
-    Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, WIDTH / 2);
-    Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH / 2);
-    Transformer transformer = nn_transformer(
-        params, "",
-        (TransformerConfig){ .layers = 2, .heads = 2, .head_dim = 8, .attention = attention });
-    Linear head = nn_linear(params, "head", WIDTH, SYMBOLS);
-    ck_assert_int_eq(params_count(params), 1 + 2 * 16 + 2 + 2);
-    test_load_params(file, params);
-
-    const Shape size = shape(BATCH, LENGTH);
-    Tensor *x = nn_embedding_forward(tape, &embedding, test_entry_i32(tape, file, "tokens"));
-    Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
-    x = nn_transformer_forward(tape, &transformer, op_concat(tape, parts, 2, -1),
-                               (AttentionOptions){ 0 });
-    Tensor *logits = tensor_keep(nn_linear_forward(tape, &head, x));
-    const Real *mask = test_entry(file, "", "mask", NULL);
-    Tensor *loss = op_cross_entropy(tape, logits, test_entry_i32(tape, file, "target"),
-                                    tape_input(tape, mask, size));
-    tape_backward(tape, loss);
-    assert_entry(file, "", "logits", logits, allowed);
-    assert_entry(file, "", "loss", loss, allowed);
-    const bool softmax = attention == ATTENTION_CAUSAL_SOFTMAX;
-    for (int i = 0; i < params_count(params); i++) {
-        Tensor *weight = params_at(params, i);
-        if (!softmax || !strstr(weight->name, "key.bias"))
-            assert_entry(file, "grad.", weight->name, tensor_gradient(weight), allowed);
-    }
-    if (softmax)
-        assert_no_gradient_of_key_biases(&transformer);
-    tensor_file_close(file);
-    end();
-}
-
-TEST(the_linear_transformer_of_the_vectors)
-{
-    check_transformer("transformer_linear.safetensors", ATTENTION_CAUSAL_LINEAR);
-}
-
-TEST(the_softmax_transformer_of_the_vectors)
-{
-    check_transformer("transformer_softmax.safetensors", ATTENTION_CAUSAL_SOFTMAX);
 }
 
 /* --------------------------------------------------------------------------- finite differences

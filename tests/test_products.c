@@ -32,22 +32,6 @@ static Real *gradient(Tensor *x)
     return test_values(tensor_gradient(x));
 }
 
-/* ---------------------------------------------------------------------------- reference vectors */
-static Tensor *matmul_vector(Tape *t, Tensor **in)
-{
-    return op_matmul(t, in[0], in[1]);
-}
-static Tensor *linear_vector(Tape *t, Tensor **in)
-{
-    return op_linear(t, in[0], in[1], in[2]);
-}
-
-TEST(reference_vectors)
-{
-    check_vector("matmul.safetensors", "a b", matmul_vector);
-    check_vector("linear.safetensors", "x w b", linear_vector);
-}
-
 #ifdef TAPEGRAD_DOUBLE
 static const double TOLERANCE = 1e-13;
 #else

@@ -28,53 +28,6 @@ static Tensor *inner(Tensor *a, Tensor *b)
     return op_sum(tape, op_multiply(tape, op_reshape(tape, a, b->shape), b), ALL_AXES);
 }
 
-/* --------------------------------------------------------------------------- reference vectors */
-static TensorFile *file;
-
-static Tensor *variable(const char *name)
-{
-    Shape of;
-    Real *values = test_entry(file, "", name, &of);
-    return tape_variable(tape, values, of);
-}
-
-/* Values and all gradients of nn_lstm, whose weights have the file's names. */
-static void check_lstm_file(const char *name, RecurrentConfig config)
-{
-    file = test_vector_file(name);
-    begin();
-    const Lstm lstm = nn_lstm(params, "", config);
-    test_load_params(file, params);
-    Tensor *x = variable("x"), *lengths = NULL;
-    if (tensor_file_find(file, "lengths"))
-        lengths = test_entry_i32(tape, file, "lengths");
-    LstmState state = { NULL, NULL };
-    Tensor *out = nn_lstm_forward(tape, &lstm, x, lengths, &state);
-    assert_entry(file, "", "out", out, VECTOR_TOLERANCE);
-    assert_entry(file, "", "final_h", state.hidden, VECTOR_TOLERANCE);
-    assert_entry(file, "", "final_c", state.cell, VECTOR_TOLERANCE);
-    Tensor *loss = inner(out, variable("grad_out"));
-    loss = op_add(tape, loss, inner(state.hidden, variable("grad_final_h")));
-    loss = op_add(tape, loss, inner(state.cell, variable("grad_final_c")));
-    tape_backward(tape, loss);
-    assert_entry(file, "grad.", "x", tensor_gradient(x), VECTOR_TOLERANCE);
-    for (int i = 0; i < params_count(params); i++)
-        assert_entry(file, "grad.", params_at(params, i)->name,
-                     tensor_gradient(params_at(params, i)), VECTOR_TOLERANCE);
-    tensor_file_close(file);
-    end();
-}
-
-TEST(lstm_equals_the_reference_vectors)
-{
-    check_lstm_file("lstm_1.safetensors", (RecurrentConfig){ .input = 5, .hidden = 7 });
-    check_lstm_file(
-        "lstm_bidirectional_2.safetensors",
-        (RecurrentConfig){ .input = 5, .hidden = 6, .layers = 2, .bidirectional = true });
-    check_lstm_file("lstm_lengths.safetensors",
-                    (RecurrentConfig){ .input = 5, .hidden = 6, .bidirectional = true });
-}
-
 /* ----------------------------------------------------------------------------- a layer, a stack */
 enum { B = 3, N = 11, I = 4, H = 37 };
 

@@ -48,55 +48,6 @@ static const int32_t *integers(uint64_t stream, int64_t count, int32_t limit)
     return values;
 }
 
-/* ---------------------------------------------------------------------------- reference vectors */
-static Tensor *layernorm_vector(Tape *t, Tensor **in)
-{
-    return op_layernorm(t, in[0], in[1], in[2], 1e-5);
-}
-static Tensor *rms_norm_vector(Tape *t, Tensor **in)
-{
-    return op_rms_norm(t, in[0], in[1], 1e-6);
-}
-static Tensor *l2_normalize_vector(Tape *t, Tensor **in)
-{
-    return op_l2_normalize(t, in[0], 1e-6);
-}
-static Tensor *softmax_vector(Tape *t, Tensor **in)
-{
-    return op_softmax(t, in[0]);
-}
-/* softmax(log_softmax(x)) = softmax(x), because the two differ by one number per row. */
-static Tensor *log_softmax_vector(Tape *t, Tensor **in)
-{
-    return op_softmax(t, op_log_softmax(t, in[0]));
-}
-static Tensor *cross_entropy_vector(Tape *t, Tensor **in)
-{
-    return op_cross_entropy(t, in[0], in[1], in[2]);
-}
-static Tensor *embedding_vector(Tape *t, Tensor **in)
-{
-    return op_embedding(t, in[0], in[1]);
-}
-
-static Tensor *logistic_mixture_vector(Tape *t, Tensor **in)
-{
-    return op_discretized_logistic_mixture(t, in[0], in[1]);
-}
-
-TEST(reference_vectors)
-{
-    check_vector("layernorm.safetensors", "x w b", layernorm_vector);
-    check_vector("rmsnorm.safetensors", "x w", rms_norm_vector);
-    check_vector("l2norm.safetensors", "x", l2_normalize_vector);
-    check_vector("softmax.safetensors", "x", softmax_vector);
-    check_vector("softmax.safetensors", "x", log_softmax_vector);
-    check_vector("cross_entropy_masked.safetensors", "logits #target mask", cross_entropy_vector);
-    check_vector("discretized_logistic_mixture.safetensors", "params #pixels",
-                 logistic_mixture_vector);
-    check_vector("embedding.safetensors", "w #index", embedding_vector);
-}
-
 /* ----------------------------------------------------------------------------------- the values */
 TEST(large_and_infinite_logits)
 {

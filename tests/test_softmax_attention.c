@@ -1,4 +1,4 @@
-/* Softmax attention against stored vectors, exact sums and the plain kernels. */
+/* Softmax attention against exact sums and the plain kernels. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -12,32 +12,9 @@ static SoftmaxAttentionOptions with_lengths(Tensor *key_lengths)
     return (SoftmaxAttentionOptions){ .key_lengths = key_lengths };
 }
 
-/* ---------------------------------------------------------------------------- reference vectors */
-static Tensor *causal_of(Tape *tape, Tensor **in)
-{
-    return op_causal_softmax_attention(tape, in[0], in[1], in[2], none);
-}
-
-static Tensor *lengths_of(Tape *tape, Tensor **in)
-{
-    return op_softmax_attention(tape, in[0], in[1], in[2], with_lengths(in[3]));
-}
-
 static SoftmaxAttentionOptions with_decay(Tensor *log_decay)
 {
     return (SoftmaxAttentionOptions){ .log_decay = log_decay };
-}
-
-static Tensor *decay_of(Tape *tape, Tensor **in)
-{
-    return op_causal_softmax_attention(tape, in[0], in[1], in[2], with_decay(in[3]));
-}
-
-TEST(reference_vectors)
-{
-    check_vectors("decaying_softmax_attention", "q k v log_decay", decay_of);
-    check_vectors("causal_softmax_attention_", "q k v", causal_of);
-    check_vectors("softmax_attention_key_lengths", "q k v #key_len", lengths_of);
 }
 
 static Tensor *softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
