@@ -12,10 +12,10 @@ nightly:
 
 # Each other build leaves out what it would only repeat. No build changes these scripts:
 SAME      := test_build.sh test_gpu_script.sh test_language.sh test_run.sh test_nightly.sh
-# Figures do not depend on sanitizers or on Real, nor do the choice of instructions and installed files on
-# sanitizers, nor programs on Real.
-FIGURE_TESTS  := test_figures.sh test_goals.sh test_peers.sh
-INSTALL_TESTS := test_install.sh test_instructions.sh
+# Nor do sanitizers or Real change figures, or Real programs; the choice of instructions, installed files, pages
+# and processes have nightly parts.
+FIGURE_TESTS := test_figures.sh test_goals.sh test_peers.sh
+NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 TRAINING  := test_copy_task test_images test_language_model test_options test_programs test_speech
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
 KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 layout convolution \
@@ -25,9 +25,9 @@ SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' SANITIZE='-fsanitize=addres
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test
 
 sanitize:
-	$(call AGAIN,$(SAME) $(INSTALL_TESTS) $(FIGURE_TESTS),,BUILD=$(BUILD)-sanitize $(SANITIZERS))
+	$(call AGAIN,$(if $(ONLY),,$(SAME) $(NIGHTLY) $(FIGURE_TESTS)),,BUILD=$(BUILD)-sanitize $(SANITIZERS))
 test-double:
-	$(call AGAIN,$(SAME) $(FIGURE_TESTS) $(TRAINING),,REAL=double)
+	$(call AGAIN,$(SAME) $(NIGHTLY) test_readme.sh $(FIGURE_TESTS) $(TRAINING),,REAL=double)
 test-avx2:
 	$(call AGAIN,,$(KERNELS),ARCH=x86-64-v3 BUILD=build-x86-64-v3)
 
@@ -84,7 +84,10 @@ faults: $(PROGRAMS) $(BUILD)/bench/sequence_parallel $(BUILD)/tests/faults/saver
 	@tests/faults/run.sh $(BUILD) $(or $(COUNT),60) $(SEED)
 	@TAPEGRAD_BUILD=$(BUILD) KILLS=$(or $(COUNT),50) CC='$(CC)' LIBS='$(LIBS)' REAL=$(REAL) tests/test_mpi.sh
 
-# Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
+# Faults that must be found, by the emulation and by tests.
 test-cuda-faults:
+	+@$(MAKE) --no-print-directory $(call HOST,0) ONLY='test_rows test_products test_attention test_generation' test-programs
+	+@$(MAKE) --no-print-directory $(call HOST,0) CC=clang BUILD=build-cuda-on-host-sanitize $(SANITIZERS) \
+	    ONLY=test_layout test-programs
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host

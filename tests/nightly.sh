@@ -9,21 +9,24 @@ cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its jobs are not ours
 export WERROR=yes
 
-names=(oracle-float oracle-double oracle-differences oracle-emulation emulation-double
-    fuzz faults arm planted-faults other-platforms)
-oracle-float() { make oracle-float; }
-oracle-double() { make oracle-double; }
-oracle-differences() { make oracle-differences; }
+names=(oracle oracle-emulation emulation-double fuzz faults arm planted-faults other-platforms processes double-scripts)
+oracle() { make CUDA=no oracle-float oracle-double oracle-differences; }
 oracle-emulation() { make oracle-emulation; }
 emulation-double() { make test-cuda-on-host-double; }
-fuzz() { make CUDA=no FUZZ_SECONDS="${FUZZ_SECONDS:-12}" fuzz; }
-faults() { make CUDA=no COUNT="${COUNT:-60}" faults; }
+fuzz() { make CUDA=no fuzz; }
+faults() { make CUDA=no faults; }
 arm() { tests/aarch64; }
 planted-faults() { make test-cuda-faults; }
 other-platforms() {
     tests/memcheck
-    make CUDA=no one-file && tests/one_file.sh build platforms
+    make CUDA=no one-file
+    tests/one_file.sh build platforms
 }
+processes() {
+    make CUDA=no REAL=double ONLY=test_mpi.sh test
+    make CUDA=no ONLY=test_mpi.sh sanitize
+}
+double-scripts() { make CUDA=no REAL=double ONLY='test_install.sh test_instructions.sh test_readme.sh' test; }
 
 # One part: the first command that fails ends it.
 if [[ $# -eq 1 && $1 =~ ^[0-9]$ ]]; then
