@@ -117,7 +117,8 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
 # are built where a test runs some.
 CHOSEN    = $(filter-out $(LEAVE_OUT:%=$(BUILD)/tests/%),$(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(1)),$(1)))
 TESTS    := $(call CHOSEN,$(TESTS))
-RUNS_PROGRAMS := test_copy_task test_images test_language_model test_options test_programs test_speech $(notdir $(wildcard tests/test_*.sh))
+TRAINING := test_copy_task test_images test_language_model test_options test_programs test_speech
+RUNS_PROGRAMS := $(TRAINING) $(notdir $(wildcard tests/test_*.sh))
 WITH_PROGRAMS := $(call CHOSEN,$(RUNS_PROGRAMS:%=$(BUILD)/tests/%))
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
 helpers   = $(patsubst %.h,$(BUILD)/%.o,$(wildcard $(patsubst $(1)/%.c,$(1)/%.h,$(wildcard $(1)/*.c))))

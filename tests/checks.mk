@@ -16,7 +16,6 @@ SAME      := test_build.sh test_gpu_script.sh test_language.sh test_run.sh test_
 # and processes have nightly parts.
 FIGURE_TESTS := test_figures.sh test_goals.sh test_peers.sh
 NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
-TRAINING  := test_copy_task test_images test_language_model test_options test_programs test_speech
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
 KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 layout convolution \
            attention attention_options gates delta_rule lsh_attention softmax_attention features recurrent ctc \
@@ -27,7 +26,7 @@ AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$
 sanitize:
 	$(call AGAIN,$(if $(ONLY),,$(SAME) $(NIGHTLY) $(FIGURE_TESTS)),,BUILD=$(BUILD)-sanitize $(SANITIZERS))
 test-double:
-	$(call AGAIN,$(SAME) $(NIGHTLY) test_readme.sh $(FIGURE_TESTS) $(TRAINING),,REAL=double)
+	$(call AGAIN,$(SAME) $(NIGHTLY) test_readme.sh $(FIGURE_TESTS) $(TRAINING) test_chunk_plan,,REAL=double)
 test-avx2:
 	$(call AGAIN,,$(KERNELS),ARCH=x86-64-v3 BUILD=build-x86-64-v3)
 

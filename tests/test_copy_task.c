@@ -12,13 +12,6 @@
     "--length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 "       \
     "--threads 2 --drop-at 0 "
 
-/* Programs that learn for seconds take a few steps on the emulated device, which is slow. */
-#ifdef TAPEGRAD_CUDA_ON_HOST
-enum { EMULATED = true };
-#else
-enum { EMULATED = false };
-#endif
-
 /* Where the claim is about the program, not about its device: each run's evaluation of 1000
  * sequences takes the emulated device seconds. */
 static void without_emulation(void)
@@ -78,16 +71,16 @@ TEST(learns)
 {
     assert_runs("copy_task " TINY "--layers 2 --head-dim 16 --feed-forward 64 --batch 16 "
                 "--steps %d --learning-rate 0.004 --quiet",
-                EMULATED ? 20 : 700);
-    ck_assert_msg(number_after(" accuracy=") > (EMULATED ? 0.3 : 0.9), "%s", output);
-    ck_assert_msg(final_loss() < (EMULATED ? 1.4 : 0.3), "%s", output);
+                SLOW ? 20 : 700);
+    ck_assert_msg(number_after(" accuracy=") > (SLOW ? 0.3 : 0.9), "%s", output);
+    ck_assert_msg(final_loss() < (SLOW ? 1.4 : 0.3), "%s", output);
 }
 
 TEST(softmax_learns_too)
 {
     assert_runs("copy_task " TINY "--steps %d --learning-rate 0.01 --attention softmax --quiet",
-                EMULATED ? 10 : 60);
-    ck_assert_msg(final_loss() < (EMULATED ? 1.5 : 1.2), "%s",
+                SLOW ? 10 : 60);
+    ck_assert_msg(final_loss() < (SLOW ? 1.5 : 1.2), "%s",
                   output); /* log 3 = 1.10 is the loss of guessing */
 }
 
@@ -98,8 +91,8 @@ TEST(learns_by_every_feature_map)
                                         "random" };
     for (int i = 0; i < 5; i++) {
         assert_runs("copy_task " TINY "--steps %d --learning-rate 0.01 --features %s --quiet",
-                    EMULATED ? 10 : 60, maps[i]);
-        ck_assert_msg(final_loss() < (EMULATED ? 1.5 : 1.2), "%s: %s", maps[i], output);
+                    SLOW ? 10 : 60, maps[i]);
+        ck_assert_msg(final_loss() < (SLOW ? 1.5 : 1.2), "%s: %s", maps[i], output);
     }
 }
 
@@ -108,8 +101,8 @@ TEST(lsh_learns_too)
 {
     assert_runs("copy_task " TINY "--steps %d --learning-rate 0.01 --attention lsh --rounds 2 "
                 "--quiet",
-                EMULATED ? 10 : 150);
-    ck_assert_msg(final_loss() < (EMULATED ? 1.5 : 1.1), "%s", output);
+                SLOW ? 10 : 150);
+    ck_assert_msg(final_loss() < (SLOW ? 1.5 : 1.1), "%s", output);
 }
 
 /* A resumed run draws the same hashes as the whole run. */
@@ -443,22 +436,22 @@ TEST(two_moons_are_classified)
 
 TEST(convolution_reads_digits)
 {
-    assert_runs(EMULATED ? "convolution 1" : "convolution");
+    assert_runs(SLOW ? "convolution 1" : "convolution");
     const double accuracy = number_after("accuracy ");
-    ck_assert_msg(EMULATED || accuracy > 0.95, "%s", output);
+    ck_assert_msg(SLOW || accuracy > 0.95, "%s", output);
 }
 
 TEST(gru_learns_parity_of_longer_sequences)
 {
-    assert_runs(EMULATED ? "gru 1" : "gru");
+    assert_runs(SLOW ? "gru 1" : "gru");
     const double accuracy = number_after("accuracy on 200 bits ");
-    ck_assert_msg(EMULATED || accuracy > 0.99, "%s", output);
+    ck_assert_msg(SLOW || accuracy > 0.99, "%s", output);
 }
 
 TEST(tiny_gpt_learns_and_writes)
 {
-    assert_runs(EMULATED ? "tiny_gpt 1" : "tiny_gpt 100");
-    if (!EMULATED) { /* untrained, it also writes the byte 0 */
+    assert_runs(SLOW ? "tiny_gpt 1" : "tiny_gpt 100");
+    if (!SLOW) { /* untrained, it also writes the byte 0 */
         ck_assert_msg(number_after("step 100  loss ") < 3, "%s", output); /* at first ln 256 */
         ck_assert_uint_eq(strlen(strchr(strstr(output, "step "), '\n') + 1), 64 + 1);
     }
