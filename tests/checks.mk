@@ -10,7 +10,7 @@ sanitize:
 # out runs of programs and tests of the CPU alone.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
-RUNS_PROGRAMS := test_copy_task test_images test_language_model test_options test_speech $(notdir $(wildcard tests/test_*.sh))
+RUNS_PROGRAMS := test_copy_task test_images test_language_model test_options test_programs test_speech $(notdir $(wildcard tests/test_*.sh))
 CPU_ONLY := test_chunk_plan test_decode test_file test_math test_options test_pictures test_random \
             test_figures.sh test_goals.sh test_instructions.sh test_mpi.sh test_peers.sh test_readme.sh
 SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda test_generation \
