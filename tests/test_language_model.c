@@ -3,7 +3,6 @@
 #include "tests/programs.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -235,27 +234,15 @@ TEST(learns_any_text)
     assert_runs("language_model sample --load @/any --length 40" ON_CPU);
 }
 
-/* A run that a signal ends saves, and one that continues ends as if there had been no signal; with
- * dropout and accumulation, whose random numbers and windows a checkpoint must determine. */
-TEST(signals_save_and_runs_resume_bitwise)
-{
 #define RUN "language_model train --train @/words --valid @/words --dropout 0.1 " TINY
-#define UPDATES "--tokens-per-update 64 --steps 30 --optimizer %s "
+
+TEST(evaluating_and_saving_change_no_step)
+{
+#define UPDATES "--tokens-per-update 64 --steps 8 --optimizer %s "
     for (int i = 0; optimizers[i]; i++) {
-        const int sent = i % 2 ? SIGTERM : SIGINT;
-        remove(path_of("log")), remove(path_of("part_log"));
-        assert_runs(RUN UPDATES "--save @/whole --log @/log", optimizers[i]);
-        const pid_t child =
-            start("out", RUN UPDATES "--save @/part --log @/part_log", optimizers[i]);
-        await_lines(child, "part_log", 3);
-        const int status = end_by(child, sent);
-        ck_assert_msg(status == 128 + sent || status == 0, "%d", status);
-        assert_runs("language_model train --resume @/part --train @/words --valid @/words --quiet "
-                    "--evaluate-every 0 --save @/part --log @/part_log" ON_CPU);
+        assert_runs(RUN UPDATES "--save @/whole", optimizers[i]);
+        assert_runs(RUN UPDATES "--save @/part --save-every 4 --evaluate-every 3", optimizers[i]);
         assert_same_files("whole", "part");
-        assert_same_logs("log", "part_log");
-        assert_runs(RUN UPDATES "--save @/part --save-every 15 --evaluate-every 7", optimizers[i]);
-        assert_same_files("whole", "part"); /* evaluating and saving change no step */
     }
 }
 
@@ -479,9 +466,6 @@ TEST(errors_are_one_sentence)
     write_file("byte", "a", 1);
     assert_fails(2, "no command: expected prepare, train, evaluate or sample; see --help\n", "");
     assert_fails(0, "usage: language_model COMMAND", "--help");
-    assert_fails(2, "expected --data DIR, with train.txt or train.txt.gz, or --train FILE\n",
-                 "train");
-    assert_fails(1, ": there is no train.txt, with or without .gz\n", "train --data /tmp/none");
     assert_fails(1, "none: cannot be read: No such file or directory\n",
                  "train --train @/none --valid @/words");
     assert_fails(1, "empty is empty, expected a text\n", "train --train @/empty --valid @/words");
@@ -540,8 +524,8 @@ TEST(options_without_effect_are_refused)
     assert_fails(2, "--split 0.2: expected without --data ", "train --data @ --split 0.2");
     assert_fails(2, "--split 0.2: expected without --valid ",
                  "evaluate --load @/learned --train @/words --valid @/words --split 0.2");
-    for (int i = 0; i < 4; i++) {
-        static const char *const kinds[] = { "softmax", "unnormalized", "delta", "hybrid" };
+    for (int i = 0; i < 3; i++) {
+        static const char *const kinds[] = { "unnormalized", "delta", "hybrid" };
         char arguments[96], sentence[96];
         snprintf(sentence, sizeof sentence,
                  "--features relu: expected without --attention %s, which has none\n", kinds[i]);
@@ -555,20 +539,12 @@ TEST(options_without_effect_are_refused)
 
 TEST(bad_options_are_one_sentence)
 {
-    assert_fails(2, "words: expected an option; --help lists them\n", "train @/words");
     assert_fails(2, "unrecognized option '--bogus'", "sample --bogus");
-    assert_fails(2, "--steps x: expected a whole number from 0 to 1000000000\n", "train --steps x");
-    assert_fails(2, "--steps : expected a whole number from 0 to", "train --steps ''");
-    assert_fails(2, "--seed -1: expected a whole number", "train --seed -1");
     assert_fails(2, "--length 1e10: expected a whole number", "sample --length 1e10");
     assert_fails(2, "--temperature nan: expected a number", "sample --temperature nan");
     assert_fails(2, "--top-p 2: expected a number from 1e-06 to 1\n", "sample --top-p 2");
     assert_fails(2, "--top-p 0: expected a number from 1e-06 to 1\n", "sample --top-p 0");
-    assert_fails(2, "--precision int8: expected float32, tf32, bf16 or auto\n",
-                 "train --precision int8");
     assert_fails(2, "--device tpu: expected auto, plain, cpu or cuda\n", "sample --device tpu");
-    assert_fails(2, "--save-every 5: expected together with --save FILE\n",
-                 "train --data @ --save-every 5");
     assert_fails(2, "words: expected another file than --train ",
                  "train --train @/words --valid @/valid.txt --save @/words");
     assert_fails(2, "learned: expected without --resume ",
@@ -576,18 +552,6 @@ TEST(bad_options_are_one_sentence)
     assert_fails(1, "/none: No such file or directory\n", "sample --load @/none");
     assert_fails(1, "words: the header's length is", "sample --load @/words");
     assert_fails(1, "", "sample --load @/learned >/dev/full");
-}
-
-#define WRITABLE "expected a file that can be written: "
-
-TEST(save_is_checked_before_the_training)
-{
-    assert_fails(2, "/none/weights: cannot create a temporary file beside it: No such file",
-                 "train --data @ --save @/none/weights");
-    ck_assert_ptr_null(strstr(output, "step 1/"));
-    assert_fails(2, "/.: it exists and is not a regular file\n", "train --data @ --save @/.");
-    assert_fails(2, "--save : " WRITABLE "tensor_file_can_save: : the name is empty\n",
-                 "train --data @ --save ''");
 }
 
 int main(void)
