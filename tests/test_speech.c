@@ -4,7 +4,6 @@
 #include "tests/programs.h"
 
 #include <math.h>
-#include <signal.h>
 #include <sndfile.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -473,28 +472,17 @@ TEST(strings_have_their_digits_and_phonemes)
 
 /* ------------------------------------------------------------------------------------- training */
 
-/* Rows of the log, of which the last of an epoch has the validation error. */
-TEST(log_has_a_row_a_step)
+TEST(final_error_is_that_of_the_last_epoch)
 {
     assert_runs(TINY
-                "--epochs 2 --learning-rate 0.01 --log @/log.csv"); /* 60 / 7.5 / 4 = 2 steps */
+                "--epochs 1 --learning-rate 0.01 --log @/log.csv"); /* 60 / 7.5 / 4 = 2 steps */
     size_t length;
-    char *text = contents("log.csv", &length), *line = strchr(text, '\n') + 1;
-    double error = -1;
-    ck_assert_msg(!strncmp(text, "step,loss,validation_error,learning_rate,seconds\n", 49), "%s",
-                  text);
-    for (int step = 1; step <= 4; step++, line = strchr(line, '\n') + 1) {
-        int read = 0, used = 0;
-        double loss = 0;
-        sscanf(line, "%d,%lf,%n", &read, &loss, &used);
-        ck_assert_msg(read == step && loss > 0, "%s", line);
-        ck_assert_msg(step % 2 ? line[used] == ',' : sscanf(line + used, "%lf", &error) == 1, "%s",
-                      line);
-    }
-    ck_assert_int_eq(*line, 0);
+    double error;
+    char *text = contents("log.csv", &length), *last = strstr(text, "\n2,");
+    ck_assert_msg(last && sscanf(last, "\n2,%*f,%lf", &error) == 1, "%s", text);
     free(text);
     ck_assert_double_eq_tol(number_after("final validation_error="), error, 1e-4);
-    ck_assert_double_eq(number_after(" steps="), 4);
+    ck_assert_double_eq(number_after(" steps="), 2);
 }
 
 /* "3 8 5", after 0.25 s of silence each */
@@ -604,40 +592,6 @@ TEST(stream_prints_digits_as_it_hears_them)
     assert_says("lsh.safetensors: causal LSH attention, which has no decode steps; expected ");
 }
 
-#define LONGER TINY "--dropout 0.1 --attention lsh --patience 0 --learning-rate 0.02 "
-
-/* The plateau schedule halves the learning rate before and after the cut. */
-TEST(resumed_run_is_bitwise_equal)
-{
-    assert_runs(LONGER "--steps 14 --save @/whole.safetensors --log @/whole.csv");
-    assert_runs(LONGER "--steps 7 --save @/part.safetensors --log @/part.csv");
-    assert_runs("speech train --data @ --resume @/part.safetensors --steps 14 --threads 2 "
-                "--device cpu --strings 6 --log @/part.csv --save @/part.safetensors");
-    assert_same_files("whole.safetensors", "part.safetensors");
-    assert_same_logs("whole.csv", "part.csv");
-    ck_assert_int_eq(run("speech train --data @ --resume @/part.safetensors --steps 4"), 2);
-    assert_says("4 steps: expected at least the 14 that ");
-}
-
-/* On a busy machine the run may end before the interrupt. */
-TEST(interrupt_saves)
-{
-    pid_t child = start("out", TINY "--steps 300 --log @/cut.csv --save @/cut.safetensors");
-    await_lines(child, "cut.csv", 3);
-    const int status = end_by(child, SIGINT), lines = log_lines("cut.csv");
-    ck_assert_int_eq(status, lines < 301 ? 130 : 0);
-    assert_runs("speech evaluate --data @ --load @/cut.safetensors --threads 2 --strings 2");
-}
-
-TEST(plot_is_an_svg)
-{
-    if (!draws())
-        return;
-    assert_runs(TINY "--epochs 3 --plot @/run.svg");
-    assert_file_says("run.svg", "Strings of spoken digits: linear attention, 1 layers of 16",
-                     "validation error", "</svg>");
-}
-
 /* Its filters have variance 0. */
 TEST(digital_silence_is_recognized)
 {
@@ -683,10 +637,6 @@ TEST(trains_in_bf16)
 
 TEST(bad_data_are_reported)
 {
-    ck_assert_int_eq(run("speech train"), 2);
-    assert_says("speech: expected --data DIR, the folder with the recordings of the Free Spoken ");
-    ck_assert_int_eq(run("speech train --data /nowhere"), 1);
-    assert_says("speech: --data /nowhere: no recordings named DIGIT_SPEAKER_INDEX.wav in it ");
     char path[160];
     snprintf(path, sizeof path, "%s/few", directory);
     ck_assert_int_eq(mkdir(path, 0700), 0);
@@ -723,8 +673,6 @@ static const struct {
     { "train --model gru", "speech: --model gru: expected transformer or lstm\n" },
     { "train --split mine", "speech: --split mine: expected standard or speaker\n" },
     { "train --epochs 1 --steps 1", "speech: --steps 1: expected without --epochs 1\n" },
-    { "train --attention softmax --features relu",
-      "speech: --features relu: expected without --attention softmax, which has none\n" },
     { "train --rounds 2", "--rounds 2: expected without --attention linear, which has none\n" },
     { "train --hidden 2", "--hidden 2: expected without --model transformer, which has none\n" },
     { "train --preset lstm --heads 2",
