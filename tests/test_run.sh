@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/run with stubs of test programs: which run, what is counted, and when it fails.
+# tests/run with stubs of test programs: which run, what is counted, and when it fails; and the lines of
+# tests/concerns.txt, by which make check chooses tests.
 . "$(dirname "$0")/check.sh"
 unset TEST ONLY EMULATOR
 tests=$directory/tests
@@ -40,5 +41,27 @@ found=$(ONLY=test_tape tests/run "$directory" 2>&1; echo "; $?")
 count=$((count + 1))
 found=$(ONLY=test_mpi.sh MPIRUN=no_such_program tests/run "$directory" 2>&1 | tail -n 1)
 [ "$found" = "0 passed, 0 failed, 1 skipped" ] || fail "test_mpi.sh without MPI: $found"
+
+# Every line names files, test programs and rows that exist.
+files=$(find [a-z]* -type f -not -path 'build*' -not -path 'packages/*')
+rows=$(sed -nE 's/.*ROW\((\w+),.*/\1/p' tests/operations.h; sed -nE 's/.*ROW\((\w+),.*/op_\1/p' tests/operation_table.h)
+any() { # PATTERN TEXT: a line of the text matches
+    local line
+    while read -r line; do [[ $line == $1 ]] && return; done <<<"$2"
+    return 1
+}
+while read -r pattern programs; do
+    [[ $pattern && $pattern != '#'* ]] || continue
+    count=$((count + 1))
+    any "$pattern" "$files" || fail "tests/concerns.txt: $pattern matches no file"
+    for program in ${programs% *}; do
+        [ "$program" = itself ] || ls "tests/test_${program%.sh}".* >/dev/null 2>&1 ||
+            fail "tests/concerns.txt: $pattern: there is no tests/test_$program"
+    done
+    row=${programs##* }
+    while [ "$row" != - ] && read -r name; do
+        any "$name" "$rows" || fail "tests/concerns.txt: $pattern: no row is named $name"
+    done <<<"${row//,/$'\n'}"
+done <tests/concerns.txt
 
 report
