@@ -12,17 +12,19 @@ cp -r Makefile *.mk *.awk tapegrad.h tensor autograd ops nn optim distributed ex
 cd "$directory"
 find tensor autograd ops nn optim distributed -depth \( -name cpu -o -name cuda \) -exec rm -rf {} +
 
-echo '== one command line'
+# One command line, beside the tests' compilation, since it uses one processor.
 set -- $(find tensor autograd ops nn optim distributed -name '*.c' -not -path '*/mpi/*')
-${CC:-cc} -O1 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm
-./two_moons
-
-echo '== the tests'
+${CC:-cc} -O1 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm &
+one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
        gates delta_rule lsh_attention features recurrent ctc vectors layers qwen3_next params optim checkpoint
        distributed file tape recompute replay recovery sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
+wait $one_line
+echo '== one command line'
+./two_moons
+echo '== the tests'
 build/examples/copy_task 200
 build/examples/tiny_gpt 60
 DEVICE=plain ONLY=$names tests/run build
