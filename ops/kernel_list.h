@@ -209,12 +209,11 @@ KERNEL(sample_logistic_mixture,
  * NULL: the state alone */
 KERNEL(causal_linear_attention_forward,
        (Real *out, Real *den, Real *final_state, const LinearScan *scan))
-/* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL, and
- * final_state then too; but on CUDA, dout, out and den may be NULL: from dfinal_state alone,
- * and d.x.query is NULL */
+/* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL; but on
+ * CUDA, dout, out and den may be NULL: from dfinal_state alone, and d.x.query is NULL */
 KERNEL(causal_linear_attention_backward,
-       (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *final_state,
-        const Real *out, const Real *den, const LinearScan *scan))
+       (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *out,
+        const Real *den, const LinearScan *scan))
 /* the same without a mask and without states */
 KERNEL(linear_attention_forward, (Real *out, Real *den, const LinearScan *scan))
 KERNEL(linear_attention_backward,

@@ -49,12 +49,17 @@
  * and e^(L_i - L_j), one factor per pair, is the same in num~, da, db and dv: the four scans decay
  * alike. In reverse, T is multiplied by e^(l_i) after position i: so dS~_0 <- e^(l_1) R~_1. The
  * normalizer's column decays with the others: the weights of the v_j still add up to 1. Masked
- * positions do not decay. As for l_i, S~_i = e^(l_i) S~_{i-1} + b_i v~_i^T, so
- *     dl_i = <e^(l_i) S~_{i-1}, R~_i> = <S~_i, R~_i> - b_i.db_i            db_i = R~_i v~_i
- * and since R~_i = a_i dnum~_i^T + e^(l_{i+1}) R~_{i+1},
- *     <S~_i, R~_i> = a_i.da_i + <S~_i, e^(l_{i+1}) R~_{i+1}> = a_i.da_i + dl_{i+1}
- * which leaves one more cumulative sum, of one number per position, from the last:
- *     dl_i <- <S~_N, dL/dS~_N> + sum_{t>=i} (a_t.da_t - b_t.db_t)
+ * positions do not decay. As for l_i: let Z_i = e^(l_i) S~_{i-1} and R'_i = e^(l_{i+1}) R~_{i+1}
+ * (R'_N = dL/dS~_N) be the states that do not contain position i yet. Then
+ *     S~_i = Z_i + b_i v~_i^T      R~_i = R'_i + a_i dnum~_i^T      dl_i = <Z_i, R~_i>
+ *     dl_i     = <Z_i, R~_i>  = <Z_i, R'_i> + a_i.(Z_i dnum~_i)
+ *     dl_{i+1} = <S~_i, R'_i> = <Z_i, R'_i> + b_i.(R'_i v~_i)
+ * and the difference of these two leaves a cumulative sum of one number per position:
+ *     dl_1 = <S~_0, dS~_0>      dl_{i+1} = dl_i - a_i.(Z_i dnum~_i) + b_i.(R'_i v~_i)
+ * Every term has a decay. With S~_i and R~_i in place of Z_i and R'_i, both products would have one
+ * term more, the pair of i with itself: it cancels, but its rounding error stays, and that exceeds
+ * dl_i where the past fades fast. l_i = -infinity starts a new sequence: dl_i = 0, and the sum
+ * restarts there.
  *
  * Without the normalizer (unnormalized: RetNet, Mamba-2, Gated Linear Attention), out_i = num_i,
  * dnum_i = g_i and v~ = v.
@@ -110,20 +115,35 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
     attention_workspace_free(memory);
 }
 
+/* A head's dl, from dl_1 and dl_i - dl_{i+1}: 0 where l_i is -infinity, or the key is masked */
+static void contribute_log_decay(Gradient dlog_decay, double dl_1, const double *differences,
+                                 const LinearScan *s, int64_t head)
+{
+    const int64_t H = s->x.H, h = head % H;
+    double dl_i = dl_1;
+    const int64_t end = first_position(&s->x, head / H + 1);
+    for (int64_t i = first_position(&s->x, head / H); i < end; i++) {
+        if (read_decay(s, i, h) == 0)
+            dl_i = 0;
+        gradient_add(dlog_decay, i * H + h, key_is_masked(&s->x, i) ? 0 : (Real)dl_i);
+        dl_i -= differences[i * H + h];
+    }
+}
+
 void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *dout,
-                                            const Real *dfinal_state, const Real *final_state,
-                                            const Real *out, const Real *den, const LinearScan *s)
+                                            const Real *dfinal_state, const Real *out,
+                                            const Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     const int64_t D = x->D, W = linear_scan_columns(s), size = 2 * D * W + 3 * (D + W);
     const int64_t positions = (x->offsets ? 1 : x->B) * x->N;
     double *memory = attention_workspace((x->B * size + positions) * x->H);
-    double *dl = memory + x->B * x->H * size; /* [B, N, H]: a.da */
+    double *dl = memory + x->B * x->H * size; /* [B, N, H]: dl_i - dl_{i+1} */
     EACH_ROW(head, x->B * x->H, 3 * x->N * D * W) {
         const int64_t h = head % x->H, at = head * D * W;
         const int64_t begin = first_position(x, head / x->H);
         const int64_t end = first_position(x, head / x->H + 1);
-        double *R = memory + head * size, *T = R + D * W; /* T: S^T, then R^T */
+        double *R = memory + head * size, *T = R + D * W, dl_1 = 0; /* T: S^T, then R^T */
         Real *a = (Real *)(T + D * W), *b = a + D, *v = b + D, *dnum = v + W;
         Real *da = dnum + W, *db = da, *dv = da + D;
         read_state(T, s->state ? s->state + at : NULL, D, W, false);
@@ -132,34 +152,32 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
             read_key_value(b, v, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
             decay_state(T, D * W, read_decay(s, i, h));
+            dl[i * x->H + h] = d.log_decay.data ? state_product(T, dnum, W, a, D) : 0;
             scan(dnum, v, b, W, D, T, da);
-            dl[i * x->H + h] = attention_dot(a, da, D);
             write_dquery(d.x.query, da, a, s, i, h);
         }
         read_state(T, dfinal_state ? dfinal_state + at : NULL, D, W, false);
         read_state(R, dfinal_state ? dfinal_state + at : NULL, D, W, true);
-        double dl_i = 0;
-        for (int64_t k = at; dfinal_state && k < at + D * W; k++)
-            dl_i += (double)final_state[k] * (double)dfinal_state[k];
-        for (int64_t k = 0; !dout && k < D; k++)
-            a[k] = 0;
-        for (int64_t k = 0; !dout && k < W; k++)
-            dnum[k] = 0;
+        if (!dout) /* a and dnum are 0 */
+            memset(a, 0, 2 * (size_t)(D + W) * sizeof *a);
         for (int64_t i = end - 1; i >= begin; i--) {
             read_key_value(b, v, s, i, h);
             if (dout) {
                 read_query(a, s, i, h);
                 read_dnum(dnum, dout, out, den, s, i, h);
             }
+            if (d.log_decay.data)
+                dl[i * x->H + h] = (dout ? dl[i * x->H + h] : 0) - state_product(T, v, W, b, D);
             scan(v, dnum, a, W, D, T, db);
             scan(b, a, dnum, D, W, R, dv);
-            dl_i += (dout ? dl[i * x->H + h] : 0) - attention_dot(b, db, D);
             write_dkey_dvalue(&d.x, db, b, dv, s, i, h);
-            if (d.log_decay.data)
-                gradient_add(d.log_decay, i * x->H + h, key_is_masked(x, i) ? 0 : (Real)dl_i);
             decay_state(T, D * W, read_decay(s, i, h));
             decay_state(R, D * W, read_decay(s, i, h));
         }
+        for (int64_t k = 0; s->state && k < D * W; k++)
+            dl_1 += (double)s->state[at + k] * T[k];
+        if (d.log_decay.data)
+            contribute_log_decay(d.log_decay, dl_1, dl, s, head);
         for (int64_t k = 0; d.state && k < D * W; k++)
             d.state[at + k] = (Real)T[k];
     }
@@ -177,12 +195,11 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    const Real *final_state = dfinal_state ? node->outputs[1]->data : NULL;
     LinearScanGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
     d.log_decay = tape_contribution(node, node->inputs[6]);
     const Gradient dstate = tape_contribution(node, state);
     d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
-    kernels_of(out)->causal_linear_attention_backward(d, dout, dfinal_state, final_state, out->data,
+    kernels_of(out)->causal_linear_attention_backward(d, dout, dfinal_state, out->data,
                                                       den ? den->data : NULL, &scan);
     if (dstate.accumulate) /* now, since it may be the query's or value's gradient too */
         kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));

@@ -2,7 +2,7 @@
  * causal_linear.c: from a zero state
  *     S~ = sum_j e^(l_{j+1} + .. + l_N) b_j v~_j^T
  * Backward, from R~ = dL/dS~ and R~_j = e^(l_{j+1} + .. + l_N) R~
- *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dl_i <- <S~, R~> - sum_{t>=i} b_t.db_t
+ *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dl_i <- sum_{j<i} b_j.db_j
  * The kernels are those of op_causal_linear_attention, with neither out nor dL/dout. */
 #include "ops/attention/shared/arguments.h"
 #include "ops/kernels.h"
@@ -32,14 +32,12 @@ static AttentionGradient state_contributions(Node *node)
 
 static void causal_linear_state_backward(Node *node)
 {
-    const Tensor *state = node->outputs[0];
     const LinearScan scan =
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     LinearScanGradient d = { .x = state_contributions(node) };
     d.log_decay = tape_contribution(node, node->inputs[6]);
     kernels_of(node->inputs[0])
-        ->causal_linear_attention_backward(d, NULL, tape_upstream(node, 0), state->data, NULL, NULL,
-                                           &scan);
+        ->causal_linear_attention_backward(d, NULL, tape_upstream(node, 0), NULL, NULL, &scan);
 }
 
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,

@@ -130,16 +130,31 @@ static inline void add_outer_product(double *T, const Real *y, int64_t Y, const 
             T[c * Y + r] += (double)y[r] * (double)w[c];
 }
 
+/* The element c of T^T x, x [Y] */
+static inline double state_element(const double *T, const Real *x, int64_t Y, int64_t c)
+{
+    double sum = 0;
+    SUM(+, sum)
+    for (int64_t r = 0; r < Y; r++)
+        sum += T[c * Y + r] * (double)x[r];
+    return sum;
+}
+
 /* o = T^T x, x [Y], o [W] */
 static inline void apply_state(Real *o, const double *T, const Real *x, int64_t Y, int64_t W)
 {
-    for (int64_t c = 0; c < W; c++) {
-        double sum = 0;
-        SUM(+, sum)
-        for (int64_t r = 0; r < Y; r++)
-            sum += T[c * Y + r] * (double)x[r];
-        o[c] = (Real)sum;
-    }
+    for (int64_t c = 0; c < W; c++)
+        o[c] = (Real)state_element(T, x, Y, c);
+}
+
+/* w.(T^T x), x [Y], w [W] */
+static inline double state_product(const double *T, const Real *x, int64_t Y, const Real *w,
+                                   int64_t W)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < W; c++)
+        sum += (double)w[c] * state_element(T, x, Y, c);
+    return sum;
 }
 
 /* The first position of sequence b, which ends at the first of sequence b + 1. */

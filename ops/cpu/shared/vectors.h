@@ -198,4 +198,17 @@ ALWAYS_INLINE Real vector_sum(Vector v)
     return sum;
 }
 
+/* The sums of LANES vectors' elements, vector i's in lane i: as transpose_vectors, but the two
+ * vectors of a step are added, which leaves half of them. */
+ALWAYS_INLINE Vector vector_sums(Vector *x)
+{
+    UNROLL(4)
+    for (int n = LANES / 2; n > 0; n /= 2) {
+        UNROLL(16)
+        for (int i = 0; i < n; i++)
+            x[i] = LOWER(x[i], x[i + n]) + UPPER(x[i], x[i + n]);
+    }
+    return x[0];
+}
+
 #endif

@@ -21,6 +21,7 @@ typedef struct HeadChunk {
     ScanRange range;
     int64_t head, position;     /* the first position in the order of the scan */
     int64_t first_key, end_key; /* the packed rows whose keys are unmasked */
+    bool is_first, is_last;     /* of the range */
     Scan scan;
 } HeadChunk;
 
@@ -41,8 +42,10 @@ static void select_positions(HeadChunk *c, int64_t done)
     c->first_key = reverse ? clamp_count(c->position + 1 - keys, count) : 0;
     c->end_key = reverse ? count : clamp_count(keys - c->position, count);
     c->scan.count = count;
-    c->scan.zero_before = r.zero_before && done == 0;
-    c->scan.state_after = r.state_after || left > rows;
+    c->is_first = done == 0;
+    c->is_last = left <= rows;
+    c->scan.zero_before = r.zero_before && c->is_first;
+    c->scan.state_after = r.state_after || !c->is_last;
 }
 
 /* The chunks of a range in the order of the scan, each one for every head of the item. The last
@@ -194,8 +197,8 @@ static void compute_dden(const HeadChunk *c, Matrix dnum, const Real *out)
 static Real *saved_dden(const HeadChunk *c)
 {
     const ScanItem *item = c->item;
-    return item->buffers.dden + (c->head - item->first_head) * item->plan->segment + c->position -
-           c->range.begin;
+    const int64_t span = dden_span(item->plan);
+    return item->buffers.dden + (c->head - item->first_head) * span + c->position % span;
 }
 
 static void save_dden(const HeadChunk *c, Matrix dnum)

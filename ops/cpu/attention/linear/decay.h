@@ -1,16 +1,18 @@
 /* The decay of causal linear attention on the CPU. T <- e^(l_i) T at every row would add an
- * instruction to two of the inner loop. Instead the rows of a chunk are scanned without a decay,
- * with factors on both sides: with c_i - c_j the log decay from row j to row i,
- *     o_i = e^(c_i) sum_{j<=i} (x_i.y_j) (e^(-c_j) w_j)
- * A chunk is divided where the decay of a part would exceed MAX_DROP, and c is 0 in the middle of a
- * part, so no factor exceeds e^(MAX_DROP / 2). */
+ * instruction to two of the inner loop. Instead T is stored as T' = e^(-c) T, where row i adds l_i
+ * to c, and the rows of a chunk are scanned without a decay, with factors on both sides:
+ *     T'_i = T'_{i-1} + y_i (e^(-c_i) w_i)^T      o_i = e^(c_i) T'_i^T x_i
+ * Where c would fall below -MAX_SCALE, T' is scaled to c = MAX_SCALE. A weak decay scales no T' for
+ * many chunks; and since c is a sum in double, its rounding errors do not add up. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_DECAY_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_DECAY_CPU_H
+
+#include <float.h>
 
 #include "ops/cpu/attention/linear/chunk.h"
 #include "ops/cpu/attention/linear/states.h"
 
-static const Real MAX_DROP = 80;
+static const Real MAX_SCALE = 25, EXP_OF_MINUS_MAX_SCALE = (Real)1.3887943864964021e-11;
 
 /* log_decay [count + 1]: the log decays before each row of the chunk and after the last. In
  * reverse, T decays after a row. Masked positions do not decay. */
@@ -25,8 +27,29 @@ static void load_log_decay(const HeadChunk *c)
         to[i] = l[i * stride];
 }
 
-/* Sets the parts of the chunk's scan, raise_i = e^(c_i), a product of the e^(l_i), and lower_i =
- * e^(-c_i). */
+/* The scaled state of the chunk's head; c = 0 before the first chunk of a range */
+static ScaledState *scaled_state(const HeadChunk *c)
+{
+    ScaledState *scaled = c->item->buffers.scaled + c->head - c->item->first_head;
+    if (c->is_first)
+        *scaled = (ScaledState){ 0 };
+    return scaled;
+}
+
+/* raise_i = e^(c_i), as e^high (1 + low), where high is c_i rounded to Real */
+WHOLE_VECTORS static void raise_by_sums(const ScanBuffers *m, int64_t count)
+{
+    Real *high = m->raise, *low = m->lower;
+    for (int64_t i = 0; i < count; i++) {
+        high[i] = (Real)m->sums[i];
+        low[i] = (Real)(m->sums[i] - (double)high[i]);
+    }
+    for (int64_t i = 0; i < count; i += LANES)
+        *at_vector(m->raise + i) = exp_vector(vector(high + i)) * (1 + vector(low + i));
+}
+
+/* Sets the parts of the chunk's scan, raise_i = e^(c_i) and lower_i = e^(-c_i). At the end of a
+ * range c = 0. */
 static void load_decay(HeadChunk *c)
 {
     const ScanBuffers *m = &c->item->buffers;
@@ -34,24 +57,32 @@ static void load_decay(HeadChunk *c)
     if (!c->item->plan->options->log_decay)
         return;
     load_log_decay(c);
-    for (int64_t i = 0; i <= count; i += LANES)
-        *at_vector(m->decay + i) = exp_vector(vector(m->log_decay + i));
+    ScaledState *scaled = scaled_state(c);
+    if (c->range.direction == SCAN_REVERSE)
+        m->log_decay[0] = scaled->next;
     DecayPart *part = m->parts;
-    for (int64_t first = 0, end; first < count; first = end, part++) {
-        Real drop = 0;
-        for (end = first + 1; end < count && drop - m->log_decay[end] <= MAX_DROP; end++)
-            drop -= m->log_decay[end];
-        Real raise = real_exp(drop / 2);
-        part->end = end;
-        part->enter = m->decay[first] / raise;
-        m->raise[first] = raise;
-        for (int64_t i = first + 1; i < end; i++)
-            m->raise[i] = raise *= m->decay[i];
-        part->leave = end == count ? raise * m->decay[count] : raise;
+    double sum = scaled->c;
+    *part = (DecayPart){ count, 1, 1 };
+    for (int64_t i = 0; i < count; i++) {
+        if (sum + (double)m->log_decay[i] < -(double)MAX_SCALE) {
+            part->end = i;
+            part->leave = real_exp((Real)sum);
+            *++part = (DecayPart){ count, real_exp(m->log_decay[i]) * EXP_OF_MINUS_MAX_SCALE, 1 };
+            sum = (double)MAX_SCALE;
+        } else {
+            sum += (double)m->log_decay[i];
+        }
+        m->sums[i] = sum;
     }
+    scaled->c = sum;
+    scaled->next = m->log_decay[count];
+    if (c->is_last)
+        part->leave = real_exp((Real)(sum + (double)m->log_decay[count]));
+    raise_by_sums(m, count);
     for (int64_t i = 0; i < count; i += LANES)
         *at_vector(m->lower + i) = 1 / vector(m->raise + i);
     c->scan.parts = m->parts;
+    c->scan.end_part = part + 1;
 }
 
 /* row i <- factor_i row i, unless factor, lower or raise, is NULL; keys have no last column, and
@@ -65,86 +96,155 @@ static void scale_chunk_rows(const HeadChunk *c, const Real *factor, Matrix rows
     }
 }
 
-/* For a sum T~ over the chunk's rows, row i <- e^(the log decay after row i) row i, and T~ <-
- * e^(the chunk's) T~. */
+/* e^-MAX_LOG_DECAY is 0. Smaller sums are replaced: the difference of infinite ones is NaN. */
+static const double MAX_LOG_DECAY = 1000;
+static double at_least_minus_max(double sum)
+{
+    return sum < -MAX_LOG_DECAY ? -MAX_LOG_DECAY : sum;
+}
+
+/* For a sum T~ over the chunk's rows: row i <- e^(the log decay after row i - c) row i, with c that
+ * after the chunk, to which T~ is scaled if necessary. */
 static void fade_to_end(const HeadChunk *c, Matrix rows, Matrix T, int64_t state_rows)
 {
     const ScanPlan *p = c->item->plan;
-    const Real *log_decay = c->item->buffers.log_decay;
-    Real sum = 0;
-    if (!log_decay)
+    const ScanBuffers *m = &c->item->buffers;
+    const int64_t count = c->scan.count;
+    if (!m->log_decay)
         return;
     load_log_decay(c);
-    for (int64_t i = c->scan.count - 1; i >= 0; i--) {
-        sum += log_decay[i + 1];
-        const Real factor = real_exp(sum);
-        scale_row(rows, i, factor);
+    ScaledState *scaled = scaled_state(c);
+    double sum = 0;
+    for (int64_t i = count - 1; i >= 0; i--)
+        m->sums[i] = sum += (double)m->log_decay[i + 1];
+    sum += scaled->c + (double)m->log_decay[0];
+    const bool scales = c->is_last || !(sum >= -(double)MAX_SCALE);
+    scaled->c = scales ? 0 : sum;
+    for (int64_t i = 0; i < count; i++)
+        m->sums[i] = at_least_minus_max(m->sums[i]) - scaled->c;
+    raise_by_sums(m, count);
+    for (int64_t i = 0; i < count; i++) {
+        scale_row(rows, i, m->raise[i]);
         if (rows.last)
-            rows.last[i] *= factor;
+            rows.last[i] *= m->raise[i];
     }
-    const Real decay = real_exp(sum + log_decay[0]);
-    scale(T.data, state_rows * T.columns, decay);
+    if (!scales)
+        return;
+    scale(T.data, state_rows * T.columns, real_exp((Real)sum));
     if (T.last)
-        scale(T.last, p->D, decay);
+        scale(T.last, p->D, real_exp((Real)sum));
 }
 
-/* In reverse, for rows that only read T~: raise_i = e^(the log decay of the rows before row i), or
- * NULL without a decay. Then fade_states: T~, stored twice, <- e^(the chunk's) T~. */
+/* In reverse, for rows that only read T~: raise_i = e^(the log decay of the range's rows before row
+ * i), or NULL without a decay. Then fade_states, after the range: T~, stored twice, <- e^(the
+ * range's) T~. */
 static const Real *load_fade(const HeadChunk *c)
 {
     const ScanBuffers *m = &c->item->buffers;
-    Real sum = 0;
+    const int64_t count = c->scan.count;
     if (!m->log_decay)
         return NULL;
     load_log_decay(c);
-    for (int64_t i = 0; i < c->scan.count; i++)
-        m->raise[i] = real_exp(sum += m->log_decay[i]);
+    ScaledState *scaled = scaled_state(c);
+    for (int64_t i = 0; i < count; i++)
+        m->sums[i] = scaled->c = at_least_minus_max(scaled->c + (double)m->log_decay[i]);
+    scaled->c += (double)m->log_decay[count];
+    raise_by_sums(m, count);
     return m->raise;
 }
 static void fade_states(const HeadChunk *c, Matrix T, Matrix T_transposed)
 {
     const ScanPlan *p = c->item->plan;
-    const ScanBuffers *m = &c->item->buffers;
-    if (!m->log_decay)
+    if (!c->item->buffers.log_decay || !c->is_last)
         return;
-    const int64_t count = c->scan.count;
-    const Real decay = m->raise[count - 1] * real_exp(m->log_decay[count]);
+    const Real decay = real_exp((Real)c->item->buffers.scaled[c->head - c->item->first_head].c);
     scale(T.data, p->D * p->M, decay);
     scale(T_transposed.data, p->D * p->M, decay);
     if (T.last)
         scale(T.last, p->D, decay);
 }
 
-/* dl_i = before dl_i + factor (row_i . drow_i): of a and da, then of b and db */
-static void add_to_dl(const HeadChunk *c, Real before, Real factor, Matrix rows, Matrix drows)
+/* dl_i = before dl_i + factor dots_i: of a.(Z dnum~), then of b.(R' v~) */
+static void add_to_dl(const HeadChunk *c, Real before, Real factor)
 {
+    const Real *dots = c->item->buffers.dots;
     Real *dl = c->item->plan->dl + den_at(c);
-    const int64_t n = rows.columns, stride = den_stride(c);
+    const int64_t stride = den_stride(c);
     for (int64_t i = 0; i < c->scan.count; i++)
-        dl[i * stride] = (before != 0 ? dl[i * stride] : 0) +
-                         factor * dot(rows.data + i * n, drows.data + i * n, n);
+        dl[i * stride] = (before != 0 ? dl[i * stride] : 0) + factor * dots[i];
 }
 
-/* dl_i <- <S~_N, dL/dS~_N> + sum_{t>=i} dl_t, and 0 for masked positions */
-static void sum_log_decay_gradients(const ScanPlan *p, Gradient dlog_decay, const Real *final_state,
-                                    const Real *dfinal_state)
+/* <S~, R~> of a head of the item, transposed, in double */
+static double states_product(const ScanItem *item, Real *S, Real *R_t, int64_t head)
 {
-    const AttentionInputs *x = p->x;
-    const int64_t size = x->D * linear_scan_columns(p->options);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_of_plan(p)))
-    for (int64_t head = 0; head < x->B * x->H; head++) {
-        const int64_t begin = sequence_start(x, head / x->H);
-        const int64_t length = sequence_length(x, head / x->H);
-        const int64_t keys = x->key_lengths ? x->key_lengths[head / x->H] : length;
-        double sum = 0;
-        for (int64_t k = head * size; dfinal_state && k < (head + 1) * size; k++)
-            sum += (double)final_state[k] * (double)dfinal_state[k];
-        for (int64_t i = length - 1; i >= 0; i--) {
-            const int64_t at = (begin + i) * x->H + head % x->H;
-            sum += p->dl[at];
-            gradient_add(dlog_decay, at, i < keys ? (Real)sum : 0);
-        }
+    const ScanPlan *p = item->plan;
+    const Matrix s = head_state(item, S, head, p->D), r = head_state(item, R_t, head, p->D);
+    const Real *r_last = head_state(item, item->buffers.R, head, p->M).last;
+    double sum = 0;
+    for (int64_t k = 0; k < p->D * p->M; k++)
+        sum += (double)s.data[k] * (double)r.data[k];
+    for (int64_t k = 0; s.last && k < p->D; k++)
+        sum += (double)s.last[k] * (double)r_last[k];
+    return sum;
+}
+
+/* dl_i of a head as a running sum, and of |dl_t - dl_{t+1}| since its last restart the largest and
+ * the sum */
+typedef struct DecaySum {
+    double dl, largest, total;
+    int64_t restart; /* the position */
+} DecaySum;
+
+/* Moves from position i to i + 1; returns dl_i, which is 0 where l_i is -infinity. Where e^(l_i) is
+ * below the rounding error of a term, a sum that does not exceed such errors consists of them: 0
+ * keeps them out of the elements after it. */
+static double next_log_decay_gradient(DecaySum *s, int64_t i, Real log_decay, Real difference)
+{
+    const double epsilon = sizeof(Real) == sizeof(float) ? FLT_EPSILON : DBL_EPSILON;
+    const Real strong = sizeof(Real) == sizeof(float) ? -16 : -36; /* about log(epsilon) */
+    if (log_decay == -(Real)INFINITY ||
+        (log_decay < strong && fabs(s->dl) < 8 * epsilon * s->largest))
+        *s = (DecaySum){ .restart = i };
+    const double dl = s->dl, size = fabs((double)difference);
+    s->dl -= (double)difference;
+    s->largest = fmax(s->largest, size);
+    s->total += size;
+    return dl;
+}
+
+/* dl of a head's positions in a range, where R~ is e^(l_begin) R~_begin: the sum starts from the
+ * states at its first position; returns dl there. If `after`, dl of the position after the range,
+ * is not NaN, the sum's error at the end, known then, is divided among the terms by their sizes. dl
+ * of masked positions is 0. */
+static double sum_log_decay_gradient(const ScanItem *item, Gradient dlog_decay, ScanRange range,
+                                     int64_t head, double after)
+{
+    const ScanPlan *p = item->plan;
+    const ScanBuffers *m = &item->buffers;
+    const bool has_state = range.begin > 0 || p->options->state;
+    const int64_t H = p->x->H, first = item->query_row * H + head;
+    const Real *l = p->options->log_decay + first, *difference = p->dl + first;
+    const double dl = has_state ? states_product(item, m->S, m->R_t, head) : 0;
+    const DecaySum begin = { .dl = dl, .restart = range.begin };
+    DecaySum end = begin, sum = begin;
+    for (int64_t i = range.begin; i < range.end; i++)
+        next_log_decay_gradient(&end, i, l[i * H], difference[i * H]);
+    const double error = isnan(after) || end.total == 0 ? 0 : (after - end.dl) / end.total;
+    for (int64_t i = range.begin; i < range.end; i++) {
+        const double before = i > end.restart ? sum.total * error : 0;
+        const double dl_i = next_log_decay_gradient(&sum, i, l[i * H], difference[i * H]) + before;
+        gradient_add(dlog_decay, first + i * H, i < item->keys ? (Real)dl_i : 0);
     }
+    return dl;
+}
+
+/* The same for all heads of the item; after [heads] becomes dl of the range's first position. */
+static void sum_log_decay_gradients(const ScanItem *item, Gradient dlog_decay, ScanRange range,
+                                    double *after)
+{
+    load_prefix_states(item, item->buffers.S, range.begin / item->plan->segment);
+    for (int64_t head = item->first_head; head < item->end_head; head++, after++)
+        *after = sum_log_decay_gradient(item, dlog_decay, range, head, *after);
 }
 
 #endif

@@ -22,7 +22,7 @@
 /* The operands of a backward pass besides the inputs. */
 typedef struct ScanBackward {
     LinearScanGradient d;
-    const Real *dout, *dfinal_state, *final_state, *out, *den;
+    const Real *dout, *dfinal_state, *out, *den;
 } ScanBackward;
 
 static ScanRange segment_range(const ScanItem *item, int64_t segment, Direction direction)
@@ -138,7 +138,7 @@ static void prefix_sum_states(const ScanItem *item)
 /* g: of a backward pass, or NULL */
 static void compute_boundary_states(const ScanPlan *p, const ScanBackward *g)
 {
-    if (p->segments < 2)
+    if (p->segments < 2 || p->queries_first)
         return;
     EACH_ITEM(item, p) compute_prefix_states(&item);
     if (!p->parallel)
@@ -181,7 +181,7 @@ static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_
     const Gradient dquery = g->d.x.query;
     ScanRange range = segment_range(item, segment, SCAN);
     range.zero_before = segment == 0 && !p->options->state;
-    range.state_after = false;
+    range.state_after = p->queries_first && segment + 1 < item->segments;
     load_prefix_states(item, item->buffers.S, segment);
     const ScanBuffers *m = &item->buffers;
     Prefetch next = { .count = 0 };
@@ -199,11 +199,16 @@ static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_
         prefetch_after(&next, value_rows(&c, p->x->value));
         if (dquery.data)
             prefetch_after(&next, query_rows(&c, dquery.data));
+        c.scan.strict = g->d.log_decay.data;
         const Matrix da = scan_chunk(&c.scan, &next, dnum, v, b, S_transposed_of(&c));
-        if (g->d.log_decay.data)
-            add_to_dl(&c, 0, 1, a, da);
+        if (c.scan.strict) {
+            complete_strict_scan(&c.scan, m->dots, a, dnum, v, b, da);
+            add_to_dl(&c, 0, 1);
+        }
         store_dquery(&c, dquery, da, a);
     }
+    if (range.state_after)
+        copy_states(item, boundary(item, p->prefix, segment + 1), m->S);
 }
 
 /* dk and dv of a segment, by scan_reverse. */
@@ -214,7 +219,8 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
     const bool dstate = g->d.state, dlog_decay = g->d.log_decay.data;
     ScanRange range = segment_range(item, segment, SCAN_REVERSE);
     range.zero_before = segment + 1 == item->segments && !g->dfinal_state;
-    range.state_after = segment > item->first_segment || dstate;
+    range.state_after = segment > item->first_segment || dstate ||
+                        (dlog_decay && (segment > 0 || item->plan->options->state));
     if (!dkey.data && !dvalue.data && !dstate && !dlog_decay)
         return;
     const ScanBuffers *m = &item->buffers;
@@ -228,9 +234,13 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
         prefetch_after(&next, out_rows(&c, g->dout));
         scale_chunk_rows(&c, m->raise, v);
         if (dkey.data || dstate || dlog_decay) {
+            c.scan.strict = dlog_decay;
             const Matrix db = scan_chunk(&c.scan, &next, v, dnum, a, R_transposed_of(&c));
-            if (dlog_decay)
-                add_to_dl(&c, 1, -1, b, db);
+            if (dlog_decay) {
+                complete_strict_scan(&c.scan, m->dots, b, v, dnum, a, db);
+                add_to_dl(&c, 1, -1);
+            }
+            c.scan.strict = false;
             store_dkey(&c, dkey, db, b);
         }
         if (dkey.data)
@@ -258,8 +268,10 @@ static void backward_keys_of_state(const ScanItem *item, const ScanBackward *g, 
         scale_chunk_rows(&c, fade, v);
         prefetch_after(&next, value_rows(&c, item->plan->x->value));
         const Matrix db = state_read(&c.scan, &next, v, R_transposed_of(&c));
-        if (g->d.log_decay.data)
-            add_to_dl(&c, 0, -1, b, db);
+        if (g->d.log_decay.data) {
+            dots_of_rows(item->buffers.dots, b, db, c.scan.count);
+            add_to_dl(&c, 0, -1);
+        }
         store_dkey(&c, dkey, db, b);
         scale_chunk_rows(&c, fade, b);
         const Matrix dv = state_read(&c.scan, &next, b, without_last(R_of(&c)));
@@ -268,19 +280,36 @@ static void backward_keys_of_state(const ScanItem *item, const ScanBackward *g, 
     }
 }
 
+/* dl of the position after the item's last: 0 after the sequence, unknown (NaN) if more follows */
+static void start_log_decay_gradients(const ScanItem *item, const ScanBackward *g, double *after)
+{
+    const bool ends = item->end_segment == item->segments && !g->dfinal_state;
+    for (int64_t k = 0; k < item->end_head - item->first_head; k++)
+        after[k] = ends ? 0 : (double)NAN;
+}
+
 static void backward_item(const ScanItem *item, const ScanBackward *g)
 {
     const ScanBuffers *m = &item->buffers;
+    const bool queries_first = item->plan->queries_first, dlog_decay = g->d.log_decay.data;
+    double after[GROUP];
+    for (int64_t s = item->first_segment; queries_first && g->dout && s < item->end_segment; s++)
+        backward_queries(item, g, s);
     load_suffix_states(item, m->R, item->end_segment - 1, g->dfinal_state);
     transpose_states(item, m->R_t, m->R);
+    start_log_decay_gradients(item, g, after);
     for (int64_t s = item->end_segment - 1; s >= item->first_segment; s--) {
-        if (g->dout) {
+        if (g->dout && !queries_first)
             backward_queries(item, g, s);
+        if (g->dout)
             backward_keys(item, g, s);
-        } else {
+        else
             backward_keys_of_state(item, g, s);
-        }
+        if (dlog_decay && g->dout)
+            sum_log_decay_gradients(item, g->d.log_decay, segment_range(item, s, SCAN), after);
     }
+    if (dlog_decay && !g->dout) /* there are no prefix states: one sum over all positions */
+        sum_log_decay_gradients(item, g->d.log_decay, (ScanRange){ .end = item->length }, after);
     if (g->d.state && item->first_segment == 0)
         store_states(item, g->d.state, m->R);
 }
@@ -315,23 +344,21 @@ static void causal_backward(TensorType type, ScanBackward g, const LinearScan *s
     if (g.dout)
         compute_boundary_states(&p, &g);
     EACH_ITEM(item, &p) backward_item(&item, &g);
-    if (g.d.log_decay.data)
-        sum_log_decay_gradients(&p, g.d.log_decay, g.final_state, g.dfinal_state);
     free_plan(&p);
 }
 
 void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout,
-                                          const Real *dfinal_state, const Real *final_state,
-                                          const Real *out, const Real *den, const LinearScan *s)
+                                          const Real *dfinal_state, const Real *out,
+                                          const Real *den, const LinearScan *s)
 {
-    causal_backward(TENSOR_REAL, (ScanBackward){ d, dout, dfinal_state, final_state, out, den }, s);
+    causal_backward(TENSOR_REAL, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
 }
 
 void causal_linear_attention_backward_bf16(LinearScanGradient d, const Real *dout,
-                                           const Real *dfinal_state, const Real *final_state,
-                                           const Real *out, const Real *den, const LinearScan *s)
+                                           const Real *dfinal_state, const Real *out,
+                                           const Real *den, const LinearScan *s)
 {
-    causal_backward(TENSOR_BF16, (ScanBackward){ d, dout, dfinal_state, final_state, out, den }, s);
+    causal_backward(TENSOR_BF16, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
 }
 
 /* ----------------------------------------------------------------------------------- not causal

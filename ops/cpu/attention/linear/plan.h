@@ -29,11 +29,12 @@ typedef struct ScanPlan {
     int64_t segment;       /* positions per segment */
     int64_t segments;      /* segments of the longest sequence */
     bool parallel;         /* segments of a sequence are processed in parallel */
+    bool queries_first;    /* backward: dq of all segments, then dk and dv of all segments */
     int64_t state;         /* elements of a state [D, M] with its last column [D] */
     int64_t boundaries;    /* elements of the prefix states at all segment boundaries */
     int64_t buffer;        /* elements of a thread's buffers */
     Real *buffers;         /* of all threads */
-    Real *dl; /* [B, N, H] in a backward pass with a decay: a.da - b.db of each position */
+    Real *dl;              /* [B, N, H] in a backward pass with a decay: dl_i - dl_{i+1} */
     Real *prefix, *suffix; /* [boundaries]: S~ (transposed for backward) before each segment of each
                             * head, and R~ after it */
 } ScanPlan;
@@ -80,7 +81,9 @@ static AttentionForm choose_form(ScanPlan *p, int64_t length)
 
 /* The chunk-parallel form has enough segments to keep all threads busy to the end. The backward
  * pass of the other forms has segments of 64 D positions where the states at their boundaries,
- * [D, M] each, take less memory than dden of the whole sequence. */
+ * [D, M] each, take less memory than dden of the whole sequence. With a decay there are segments of
+ * 32 D positions for all sizes, since dl's sum restarts at their boundaries; for the larger sizes
+ * the scan for da stores the states there, and dden of the whole sequence. */
 static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
 {
     const AttentionInputs *x = p->x;
@@ -89,8 +92,10 @@ static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
     if (p->parallel) {
         const int64_t wanted = maximum(4 * p->threads / (x->B * x->H), 2);
         p->segment = maximum((length + wanted - 1) / wanted, 1);
-    } else if (p->causal && p->backward && form != FORM_QUADRATIC && p->M < 64) {
-        p->segment = minimum(p->segment, 64 * p->D);
+    } else if (p->causal && p->backward && form != FORM_QUADRATIC &&
+               (p->M < 64 || p->options->log_decay)) {
+        p->segment = minimum(p->segment, (p->options->log_decay ? 32 : 64) * p->D);
+        p->queries_first = p->M >= 64;
     }
     p->segment = round_up(p->segment, p->rows);
     p->segments = maximum((length + p->segment - 1) / p->segment, 1);
@@ -100,20 +105,35 @@ static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
 
 /* --------------------------------------------------------------------------------------- memory */
 
+/* With a decay a head's state T is stored as e^(-c) T (decay.h). */
+typedef struct ScaledState {
+    double c;
+    Real next; /* the log decay before the next row */
+} ScaledState;
+
 /* A thread's buffers: rows of a chunk, and states of all heads of an item. */
 typedef struct ScanBuffers {
-    Matrix a, b, v;          /* phi(q), phi(k), v~ = [v, 1] */
-    Matrix dnum;             /* dnum~ = [dnum, dden] */
-    Matrix result;           /* of a scan */
-    Real *workspace;         /* of a scan */
-    Real *S, *R;             /* S~ (transposed for backward) and R~ */
-    Real *R_t;               /* R^T, which shares r with R~ */
-    Real *earlier;           /* sums of earlier blocks, in the memory of R^T */
-    Real *dden;              /* [group, segment]: saved from the scan for da to that for db */
-    Real *log_decay, *decay; /* [rows + 1] with a decay: l_i and e^(l_i) */
-    Real *lower, *raise;     /* [rows]: see DecayPart */
-    DecayPart *parts;        /* [rows] */
+    Matrix a, b, v;      /* phi(q), phi(k), v~ = [v, 1] */
+    Matrix dnum;         /* dnum~ = [dnum, dden] */
+    Matrix result;       /* of a scan */
+    Real *workspace;     /* of a scan */
+    Real *S, *R;         /* S~ (transposed for backward) and R~ */
+    Real *R_t;           /* R^T, which shares r with R~ */
+    Real *earlier;       /* sums of earlier blocks, in the memory of R^T */
+    Real *dden;          /* [group, dden_span]: saved from the scan for da to that for db */
+    Real *log_decay;     /* [rows + 1] with a decay */
+    Real *lower, *raise; /* [rows]: e^(-c_i) and e^(c_i) of decay.h */
+    Real *dots;          /* [rows] */
+    double *sums;        /* [rows]: c_i */
+    DecayPart *parts;    /* [rows + 1] */
+    ScaledState *scaled; /* [group] */
 } ScanBuffers;
+
+/* Positions of which dden is saved */
+static int64_t dden_span(const ScanPlan *p)
+{
+    return p->queries_first ? p->segments * p->segment : p->segment;
+}
 
 static Matrix allocate_rows(Real *memory, int64_t *used, int64_t rows, int64_t columns,
                             bool with_last)
@@ -123,6 +143,10 @@ static Matrix allocate_rows(Real *memory, int64_t *used, int64_t rows, int64_t c
         m.last = allocate(memory, used, rows);
     return m;
 }
+
+/* Memory for n elements of a type that is no Real. */
+#define ALLOCATE_AS(type, memory, used, n)                                                         \
+    ((type *)(void *)allocate(memory, used, (n) * (int64_t)(sizeof(type) / sizeof(Real))))
 
 /* The buffers in a thread's memory, or NULL; used: their size. */
 static ScanBuffers allocate_buffers(const ScanPlan *p, Real *memory, int64_t *used)
@@ -141,11 +165,12 @@ static ScanBuffers allocate_buffers(const ScanPlan *p, Real *memory, int64_t *us
     m.S = allocate(memory, used, p->group * p->state);
     if (decays) {
         m.log_decay = allocate(memory, used, rows);
-        m.decay = allocate(memory, used, rows);
         m.lower = allocate(memory, used, rows);
         m.raise = allocate(memory, used, rows);
-        m.parts = (DecayPart *)(void *)allocate(memory, used,
-                                                rows * (int64_t)(sizeof(DecayPart) / sizeof(Real)));
+        m.dots = allocate(memory, used, rows);
+        m.sums = ALLOCATE_AS(double, memory, used, rows);
+        m.parts = ALLOCATE_AS(DecayPart, memory, used, rows + 1);
+        m.scaled = ALLOCATE_AS(ScaledState, memory, used, p->group);
     }
     if (p->backward || !p->causal)
         m.R_t = m.earlier = allocate(memory, used, p->group * p->state);
@@ -154,7 +179,7 @@ static ScanBuffers allocate_buffers(const ScanPlan *p, Real *memory, int64_t *us
     m.dnum = allocate_rows(memory, used, rows, p->M, last);
     m.R = allocate(memory, used, p->group * p->state);
     if (p->causal)
-        m.dden = allocate(memory, used, p->group * p->segment);
+        m.dden = allocate(memory, used, p->group * dden_span(p));
     return m;
 }
 

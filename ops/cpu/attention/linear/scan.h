@@ -1,7 +1,8 @@
 /* The scan of linear attention over the packed rows of a chunk: for each row i in turn
  *     T <- T + y_i w_i^T     o_i = T^T x_i
  * in two implementations that agree up to rounding, and its two halves. The rows are packed in the
- * order of the scan: from the last position to the first, it is scan_reverse of causal_linear.c. */
+ * order of the scan: from the last position to the first, it is scan_reverse of causal_linear.c.
+ * A strict scan reads T before it adds y_i w_i^T: so o_i depends on earlier rows alone. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 
@@ -24,21 +25,22 @@ ALWAYS_INLINE Matrix without_last(Matrix m)
 /* How a chunk is scanned: one row after the other, or by matrix products. */
 typedef enum Method { BY_POSITION, BY_PRODUCTS } Method;
 
-/* With a decay a chunk is scanned in parts (decay.h): c_i - c_j is the log decay between rows i and
- * j of a part; y_j or w_j is multiplied by e^(-c_j), and o_i or x_i by e^(c_i). */
+/* With a decay T is multiplied at some rows (decay.h), which divides the chunk into parts. */
 typedef struct DecayPart {
     int64_t end;       /* its rows end before this one */
-    Real enter, leave; /* factors of T before and after its rows */
+    Real enter, leave; /* factors of T before and after its rows; mostly 1 */
 } DecayPart;
 
 /* How the rows of a chunk are scanned. */
 typedef struct Scan {
     int64_t count; /* rows; they are allocated up to a multiple of UNIT */
     Method method;
+    bool strict;
     bool zero_before, state_after; /* T is known to be 0 before them; T is needed after them */
     Matrix result;                 /* the memory of o */
     Real *workspace;               /* scan_workspace elements */
-    const DecayPart *parts;        /* of a chunk with a decay, or NULL */
+    const DecayPart *parts;        /* of the rows with a decay, or NULL */
+    const DecayPart *end_part;
 } Scan;
 
 /* ------------------------------------------------------------------------------------ row by row
@@ -51,41 +53,59 @@ typedef struct ScanTile {
     const Real *w;     /* [count, W], from the tile's first column on */
     Real *o;           /* likewise */
     Real *T;           /* from the tile's corner on */
-    int64_t count, Y, W;
-    const DecayPart *part; /* or NULL */
+    int64_t Y, W;
+    const DecayPart *parts, *end_part;
 } ScanTile;
 
-/* Scans a tile of some rows and some vectors of columns, both compile-time constants as decays, and
+ALWAYS_INLINE void scale_tile(int rows, int vectors, Vector (*tile)[2], Real factor)
+{
+    if (factor == 1)
+        return;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < vectors; c++)
+            tile[r][c] *= factor;
+}
+
+/* Scans a tile of some rows and some vectors of columns, both compile-time constants as strict, and
  * prefetches lines [begin, end). */
-ALWAYS_INLINE void scan_tile(bool decays, int rows, int vectors, ScanTile t, const Prefetch *next,
+ALWAYS_INLINE void scan_tile(bool strict, int rows, int vectors, ScanTile t, const Prefetch *next,
                              int64_t begin, int64_t end)
 {
     Vector tile[2 * ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
-            tile[r][c] = vector(t.T + r * t.W + c * LANES) * (decays ? t.part->enter : 1);
-    for (int64_t i = 0; i < t.count; i++, t.x += t.Y, t.y += t.Y, t.w += t.W, t.o += t.W) {
-        prefetch_lines(next, begin, end, i);
-        Vector o_i[2];
-        for (int c = 0; c < vectors; c++)
-            o_i[c] = vector(t.o + c * LANES);
-        for (int r = 0; r < rows; r++)
-            for (int c = 0; c < vectors; c++) {
-                tile[r][c] = multiply_add(broadcast(t.y[r]), vector(t.w + c * LANES), tile[r][c]);
-                o_i[c] = multiply_add(broadcast(t.x[r]), tile[r][c], o_i[c]);
-            }
-        for (int c = 0; c < vectors; c++)
-            *at_vector(t.o + c * LANES) = o_i[c];
+            tile[r][c] = vector(t.T + r * t.W + c * LANES);
+    int64_t i = 0;
+    for (const DecayPart *part = t.parts; part < t.end_part; part++) {
+        scale_tile(rows, vectors, tile, part->enter);
+        for (; i < part->end; i++, t.x += t.Y, t.y += t.Y, t.w += t.W, t.o += t.W) {
+            prefetch_lines(next, begin, end, i);
+            Vector o_i[2];
+            for (int c = 0; c < vectors; c++)
+                o_i[c] = vector(t.o + c * LANES);
+            for (int r = 0; r < rows; r++)
+                for (int c = 0; c < vectors; c++) {
+                    if (strict)
+                        o_i[c] = multiply_add(broadcast(t.x[r]), tile[r][c], o_i[c]);
+                    tile[r][c] =
+                        multiply_add(broadcast(t.y[r]), vector(t.w + c * LANES), tile[r][c]);
+                    if (!strict)
+                        o_i[c] = multiply_add(broadcast(t.x[r]), tile[r][c], o_i[c]);
+                }
+            for (int c = 0; c < vectors; c++)
+                *at_vector(t.o + c * LANES) = o_i[c];
+        }
+        scale_tile(rows, vectors, tile, part->leave);
     }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
-            *at_vector(t.T + r * t.W + c * LANES) = tile[r][c] * (decays ? t.part->leave : 1);
+            *at_vector(t.T + r * t.W + c * LANES) = tile[r][c];
 }
 
 /* For each row in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i. Tiles are two vectors wide or,
  * where only one is left, one vector wide and twice as high. The lines to prefetch are divided
  * evenly among the tiles. */
-ALWAYS_INLINE void scan_tiles(bool decays, const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
+ALWAYS_INLINE void scan_tiles(bool strict, const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
                               Matrix o, const Prefetch *next)
 {
     const int64_t Y = y.columns, W = w.columns;
@@ -96,13 +116,13 @@ ALWAYS_INLINE void scan_tiles(bool decays, const Scan *s, Matrix x, Matrix y, Ma
         for (int64_t r = 0; r < Y; r += ROWS, begin += share) {
             const int64_t end = minimum(begin + share, next->count);
             const ScanTile t = { x.data + r, y.data + r, w.data + c, o.data + c, T.data + r * W + c,
-                                 s->count,   Y,          W,          s->parts };
+                                 Y,          W,          s->parts,   s->end_part };
             if (c + 2 * LANES <= W) {
-                scan_tile(decays, ROWS, 2, t, next, begin, end);
+                scan_tile(strict, ROWS, 2, t, next, begin, end);
             } else if (r + 2 * ROWS > Y) {
-                scan_tile(decays, ROWS, 1, t, next, begin, end);
+                scan_tile(strict, ROWS, 1, t, next, begin, end);
             } else {
-                scan_tile(decays, 2 * ROWS, 1, t, next, begin, end);
+                scan_tile(strict, 2 * ROWS, 1, t, next, begin, end);
                 r += ROWS;
             }
         }
@@ -111,7 +131,7 @@ ALWAYS_INLINE void scan_tiles(bool decays, const Scan *s, Matrix x, Matrix y, Ma
 WHOLE_VECTORS static void scan_by_position(const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
                                            Matrix o, const Prefetch *next)
 {
-    if (s->parts)
+    if (s->strict)
         scan_tiles(true, s, x, y, w, T, o, next);
     else
         scan_tiles(false, s, x, y, w, T, o, next);
@@ -119,11 +139,12 @@ WHOLE_VECTORS static void scan_by_position(const Scan *s, Matrix x, Matrix y, Ma
 
 /* --------------------------------------------------------------------------- by matrix products */
 
-/* o_i <- o_i + sum_{j<=i} weights[j, i] w_j for the ROWS rows i from `before` on, in some vectors
- * of the columns: first over all j < before, then over the triangle. */
-ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile's corner on */
-                               const Real *weights,  /* [before + ROWS, UNIT], likewise */
-                               const Real *w,        /* [before + ROWS, W], likewise */
+/* o_i <- o_i + sum_{j<=i} weights[j, i] w_j, strict j < i, for the ROWS rows i from `before` on, in
+ * some vectors of the columns: first over all j < before, then over the triangle. */
+ALWAYS_INLINE void causal_tile(bool strict, int vectors,
+                               Real *o,             /* [ROWS, W], from the tile's corner on */
+                               const Real *weights, /* [before + ROWS, UNIT], likewise */
+                               const Real *w,       /* [before + ROWS, W], likewise */
                                int64_t before, int64_t W)
 {
     Vector tile[ROWS][2];
@@ -135,7 +156,7 @@ ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile
             for (int c = 0; c < vectors; c++)
                 tile[r][c] = multiply_add(broadcast(weights[r]), vector(w + c * LANES), tile[r][c]);
     for (int j = 0; j < ROWS; j++, weights += UNIT, w += W)
-        for (int r = j; r < ROWS; r++)
+        for (int r = j + strict; r < ROWS; r++)
             for (int c = 0; c < vectors; c++)
                 tile[r][c] = multiply_add(broadcast(weights[r]), vector(w + c * LANES), tile[r][c]);
     for (int r = 0; r < ROWS; r++)
@@ -145,8 +166,8 @@ ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile
 
 /* o <- o + tril(X Y^T) W, UNIT rows i at a time: only their columns of Y X^T are ever stored,
  * weights[j, i] = y_j.x_i. */
-ALWAYS_INLINE void add_causal_product(int64_t count, Matrix x, Matrix y, Matrix w, Matrix o,
-                                      Real *workspace)
+ALWAYS_INLINE void add_causal_product(bool strict, int64_t count, Matrix x, Matrix y, Matrix w,
+                                      Matrix o, Real *workspace)
 {
     const int64_t Y = y.columns, W = w.columns;
     Real *columns = workspace, *weights = columns + Y * UNIT; /* [Y, UNIT], [count, UNIT] */
@@ -159,9 +180,9 @@ ALWAYS_INLINE void add_causal_product(int64_t count, Matrix x, Matrix y, Matrix 
             Real *rows = o.data + (i + r) * W;
             int64_t c = 0;
             for (; c + 2 * LANES <= W; c += 2 * LANES)
-                causal_tile(2, rows + c, weights + r, w.data + c, i + r, W);
+                causal_tile(strict, 2, rows + c, weights + r, w.data + c, i + r, W);
             if (c < W)
-                causal_tile(1, rows + c, weights + r, w.data + c, i + r, W);
+                causal_tile(strict, 1, rows + c, weights + r, w.data + c, i + r, W);
         }
     }
 }
@@ -173,7 +194,10 @@ WHOLE_VECTORS static void scan_by_products(const Scan *s, Matrix x, Matrix y, Ma
     const int64_t Y = y.columns, W = w.columns;
     if (!s->zero_before)
         add_product(o.data, x.data, Y, T.data, s->count, Y, W);
-    add_causal_product(s->count, x, y, w, o, s->workspace);
+    if (s->strict)
+        add_causal_product(true, s->count, x, y, w, o, s->workspace);
+    else
+        add_causal_product(false, s->count, x, y, w, o, s->workspace);
     if (s->state_after)
         add_product_transposed(T.data, y.data, Y, w.data, Y, s->count, W);
 }
@@ -182,33 +206,52 @@ WHOLE_VECTORS static void scan_by_products(const Scan *s, Matrix x, Matrix y, Ma
 
 /* z <- z + w_i y_i     o_i = x_i.z,     for the last columns of w, T and o; sums [count, Y]: every
  * z */
-WHOLE_VECTORS static void scan_last_column(int64_t count, Matrix x, Matrix y, Matrix w, Matrix T,
-                                           Matrix o, Real *sums)
+WHOLE_VECTORS static void scan_last_column(const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
+                                           Matrix o)
 {
     const int64_t Y = y.columns;
+    Real *sums = s->workspace;
     for (int64_t d = 0; d < Y; d += LANES) {
         Vector z_i = vector(T.last + d);
-        for (int64_t i = 0; i < count; i++)
-            *at_vector(sums + i * Y + d) = z_i += w.last[i] * vector(y.data + i * Y + d);
+        int64_t i = 0;
+        for (const DecayPart *part = s->parts; part < s->end_part; part++) {
+            for (z_i *= part->enter; i < part->end; i++)
+                *at_vector(sums + i * Y + d) = z_i += w.last[i] * vector(y.data + i * Y + d);
+            z_i *= part->leave;
+        }
         *at_vector(T.last + d) = z_i;
     }
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < s->count; i++)
         o.last[i] = dot(x.data + i * Y, sums + i * Y, Y);
 }
 
 /* t <- t + y_i w_i     o_i = x_i t,     for the last columns of x and y; t: the last row of T */
-WHOLE_VECTORS static void scan_last_row(int64_t count, Matrix x, Matrix y, Matrix w, Matrix T,
-                                        Matrix o)
+ALWAYS_INLINE void scan_last_row_of(bool strict, const Scan *s, Matrix x, Matrix y, Matrix w,
+                                    Matrix T, Matrix o)
 {
     const int64_t W = w.columns;
     for (int64_t c = 0; c < W; c += LANES) {
         Vector t_i = vector(T.last + c);
-        for (int64_t i = 0; i < count; i++) {
-            t_i += y.last[i] * vector(w.data + i * W + c);
-            *at_vector(o.data + i * W + c) = x.last[i] * t_i;
+        int64_t i = 0;
+        for (const DecayPart *part = s->parts; part < s->end_part; part++) {
+            for (t_i *= part->enter; i < part->end; i++) {
+                const Vector before = t_i;
+                t_i += y.last[i] * vector(w.data + i * W + c);
+                *at_vector(o.data + i * W + c) = x.last[i] * (strict ? before : t_i);
+            }
+            t_i *= part->leave;
         }
         *at_vector(T.last + c) = t_i;
     }
+}
+
+WHOLE_VECTORS static void scan_last_row(const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
+                                        Matrix o)
+{
+    if (s->strict)
+        scan_last_row_of(true, s, x, y, w, T, o);
+    else
+        scan_last_row_of(false, s, x, y, w, T, o);
 }
 
 /* ---------------------------------------------------------------------------------------- scans */
@@ -224,7 +267,7 @@ ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
 /* x [n] <- factor x */
 WHOLE_VECTORS static void scale(Real *x, int64_t n, Real factor)
 {
-    for (int64_t i = 0; i < n; i += LANES)
+    for (int64_t i = 0; factor != 1 && i < n; i += LANES)
         *at_vector(x + i) *= factor;
 }
 
@@ -247,30 +290,22 @@ static void zero(Matrix o, int64_t count)
 static Matrix scan_rows(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w, Matrix T)
 {
     const Matrix o = result_of(s, w.columns, w.last);
-    const int64_t last = !T.last ? 0 : w.last ? y.columns : w.columns;
-    const bool by_products = s->method == BY_PRODUCTS;
-    if (s->parts)
-        scale(T.last, last, s->parts->enter);
     if (x.last) {
-        scan_last_row(s->count, x, y, w, T, o);
+        scan_last_row(s, x, y, w, T, o);
     } else {
         zero(o, s->count);
         if (w.last)
-            scan_last_column(s->count, x, y, w, T, o, s->workspace);
+            scan_last_column(s, x, y, w, T, o);
     }
-    if (s->parts)
-        scale(T.last, last, s->parts->leave);
-    if (by_products && s->parts)
-        scale(T.data, y.columns * w.columns, s->parts->enter);
-    if (by_products) {
+    if (s->method == BY_PRODUCTS) { /* one part */
         prefetch_now(next, s->count);
+        scale(T.data, y.columns * w.columns, s->parts->enter);
         scan_by_products(s, x, y, w, T, o);
+        scale(T.data, y.columns * w.columns, s->parts->leave);
     } else {
         scan_by_position(s, x, y, w, T, o, next);
         next->count = 0;
     }
-    if (by_products && s->parts)
-        scale(T.data, y.columns * w.columns, s->parts->leave);
     return o;
 }
 
@@ -281,22 +316,61 @@ ALWAYS_INLINE Matrix rows_from(Matrix rows, int64_t first)
                      rows.columns };
 }
 
-/* The chunk's scan; with a decay part by part. */
+/* The chunk's scan; by products part by part. */
 ALWAYS_INLINE Matrix scan_chunk(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w,
                                 Matrix T)
 {
-    if (!s->parts || s->parts->end == s->count)
-        return scan_rows(s, next, x, y, w, T);
-    const Matrix all = result_of(s, w.columns, w.last);
+    const DecayPart whole = { s->count, 1, 1 };
     Scan part = *s;
-    for (int64_t first = 0; first < s->count; first = part.parts++->end) {
-        part.count = part.parts->end - first;
+    if (!s->parts) {
+        part.parts = &whole;
+        part.end_part = &whole + 1;
+    }
+    if (s->method == BY_POSITION || part.parts + 1 == part.end_part)
+        return scan_rows(&part, next, x, y, w, T);
+    const Matrix all = result_of(s, w.columns, w.last);
+    int64_t first = 0;
+    for (const DecayPart *p = s->parts; p < s->end_part; first = p++->end) {
+        const DecayPart only = { p->end - first, p->enter, p->leave };
+        part.parts = &only;
+        part.end_part = &only + 1;
+        part.count = only.end;
         part.zero_before = s->zero_before && first == 0;
-        part.state_after = s->state_after || part.parts->end < s->count;
+        part.state_after = s->state_after || p->end < s->count;
         part.result = rows_from(all, first);
         scan_rows(&part, next, rows_from(x, first), rows_from(y, first), rows_from(w, first), T);
     }
     return all;
+}
+
+/* dots_i = x_i.y_i, of count rounded up to LANES rows */
+WHOLE_VECTORS static void dots_of_rows(Real *dots, Matrix x, Matrix y, int64_t count)
+{
+    const int64_t n = x.columns;
+    for (int64_t i = 0; i < count; i += LANES) {
+        Vector sums[LANES] = { { 0 } };
+        for (int64_t c = 0; c < n; c += LANES)
+            for (int64_t r = 0; r < LANES; r++)
+                sums[r] = multiply_add(vector(x.data + (i + r) * n + c),
+                                       vector(y.data + (i + r) * n + c), sums[r]);
+        *at_vector(dots + i) = vector_sums(sums);
+    }
+}
+
+/* After a strict scan: dots_i = rows_i.o_i, and then o_i <- o_i + (x~_i.y~_i) w_i */
+WHOLE_VECTORS static void complete_strict_scan(const Scan *s, Real *dots, Matrix rows, Matrix x,
+                                               Matrix y, Matrix w, Matrix o)
+{
+    const int64_t W = w.columns;
+    Real *pairs = s->workspace;
+    dots_of_rows(dots, rows, o, s->count);
+    dots_of_rows(pairs, x, y, s->count);
+    for (int64_t i = 0; i < s->count; i++) {
+        const Real pair = pairs[i] + (x.last ? x.last[i] * y.last[i] : 0);
+        for (int64_t c = i * W; c < (i + 1) * W; c += LANES)
+            *at_vector(o.data + c) =
+                multiply_add(broadcast(pair), vector(w.data + c), vector(o.data + c));
+    }
 }
 
 /* to <- to + sum_i factor_i row_i */

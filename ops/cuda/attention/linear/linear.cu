@@ -253,11 +253,11 @@ extern "C" void causal_linear_attention_forward_cuda(TensorType type, Real *out,
 
 extern "C" void causal_linear_attention_backward_cuda(TensorType type, LinearScanGradient d,
                                                       const Real *dout, const Real *dfinal_state,
-                                                      const Real *final_state, const Real *out,
-                                                      const Real *den, const LinearScan *s)
+                                                      const Real *out, const Real *den,
+                                                      const LinearScan *s)
 {
     BY_KERNELS(type, s, (mma_backward_pass<T, SIZE>(d, dout, dfinal_state, out, den, s)),
-               (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, final_state, out, den, s)));
+               (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, out, den, s)));
 }
 
 /* Without a causal mask: scan_tiles.cuh */
@@ -274,5 +274,5 @@ extern "C" void linear_attention_backward_cuda(TensorType type, AttentionGradien
 {
     const LinearScanGradient all = { d, NULL, { NULL, false } };
     BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
-                          (scan_backward<T, SIZE, false>(all, dout, NULL, NULL, out, den, s)));
+                          (scan_backward<T, SIZE, false>(all, dout, NULL, out, den, s)));
 }

@@ -23,6 +23,11 @@
  * it is read), the state's part is multiplied by e^(L_i), the scores by e^(L_i - L_j), and the rows
  * of a chunk's sum by the decay from there to its end.
  *
+ * For the gradient of the decay, the scans for da and db are strict, over j < i: their dot products
+ * a_i.o_i and b_i.o_i are the terms of dl's sum (causal_linear.c), and then the pair of i with
+ * itself is added. The sum restarts at every chunk, from S~ before it and R~ after it; so chunks of
+ * both directions begin at the same positions.
+ *
  * Three kernels, the chunk-parallel form: sum_pieces computes S~ or R~ of every piece of a head,
  * add_up_pieces their prefix sums, and scan_pieces the results. When causal, a piece is one chunk;
  * otherwise it is several, the number chosen to fill the GPU. Pieces depend on the sizes alone, so
@@ -81,7 +86,7 @@ template <typename T> struct StateSums {
     const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
     Real *final;         /* likewise: S~_N, or dL/dS~_0; NULL: not needed */
     Real *states;        /* NULL: not needed */
-    Real *decays;        /* one per piece: e^(its log decay); NULL without a decay */
+    float2 *decays;      /* one per piece: e^(its log decay) as a sum; NULL without a decay */
 };
 
 template <typename T> struct Scan {
@@ -90,7 +95,7 @@ template <typename T> struct Scan {
     bool reverse;
     GradientRows<T> o;
     MappedRows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
-    Real *dots;        /* [column_tiles, B, N, H], or NULL: phi of these . o before that */
+    Real *dots;        /* [column_tiles, B, N, H], or NULL: phi of these . o over j < i */
 };
 
 /* The scans of one launch: num; or da, db and dv, as far as they are needed. */
@@ -98,11 +103,12 @@ template <typename T> struct Scans {
     Scan<T> scan[3];
     StateSums<T> sums[2]; /* S~ for the scans, R~ for the reverse ones */
     int count, sums_count;
-    Line line, sums_line; /* the pieces of x, and of y and w: the same ones when causal */
-    int64_t D, M, W;      /* W: columns of a state, M + 1 or M */
-    int64_t column_tiles; /* of o, at most */
-    int resident_rows;    /* rows of T that stay in shared memory; 0: one tile of T at a time */
-    Real *den;            /* [B, N, H]: written by the forward pass */
+    bool reads_all_states; /* also those of a head's only chunk */
+    Line line, sums_line;  /* the pieces of x, and of y and w: the same ones when causal */
+    int64_t D, M, W;       /* W: columns of a state, M + 1 or M */
+    int64_t column_tiles;  /* of o, at most */
+    int resident_rows;     /* rows of T that stay in shared memory; 0: one tile of T at a time */
+    Real *den;             /* [B, N, H]: written by the forward pass */
     Real eps;
     const Real *log_decay; /* [B, N, H], or NULL; masked positions do not decay */
     const int32_t *lengths;
@@ -132,18 +138,19 @@ __device__ static inline void load_decay(double *L, const Scans<T> &all, const S
     L[row] = sum;
 }
 
-/* Up to CHUNK positions of a head from `start` in scan order, before `limit` */
+/* Up to CHUNK positions of a head from `start` in scan order, before `limit`; in reverse the chunks
+ * are the same, and the first of them may have fewer positions. */
 __device__ static inline Span chunk_span(const Line &line, const Head &head, bool reverse,
                                          int64_t start, int64_t limit)
 {
-    const int64_t left = limit - start, begin = line.offsets ? head.row : 0;
-    const int count = left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK;
-    return { line.offsets ? 0 : head.b,
-             head.h,
-             line.H,
-             begin + (reverse ? head.positions - 1 - start : start),
-             reverse ? -1 : 1,
-             count };
+    const int64_t first = reverse ? (head.positions - 1) / CHUNK * CHUNK - start : start;
+    const int64_t left = reverse ? head.positions - first : limit - start;
+    const int64_t begin = line.offsets ? head.row : 0;
+    const int count = start >= limit ? 0 : left < CHUNK ? (int)left : CHUNK;
+    return {
+        line.offsets ? 0 : head.b, head.h, line.H, begin + (reverse ? first + count - 1 : first),
+        reverse ? -1 : 1,          count
+    };
 }
 
 /* The last column of augmented rows; zeros of others */
@@ -157,6 +164,14 @@ __device__ static inline void load_last(Real *to, const Augmented<T> &rows, cons
 }
 
 /* --------------------------------------------------------------------------------------- states */
+
+/* e^x as a sum of two: rounded to one, the product over many chunks would drift. */
+__device__ static inline float2 split_exp(double x)
+{
+    const double value = exp(x);
+    const float high = (float)value;
+    return { high, (float)(value - (double)high) };
+}
 
 /* One tile of S~ or R~ per block, over one piece */
 template <typename T, int SIZE>
@@ -192,7 +207,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
                 for (int i = thread; i < span.count * SIZE; i += TILE_THREADS)
                     y[i / SIZE * PITCH + i % SIZE] *= real_exp((Real)(L[CHUNK] - L[i / SIZE]));
                 if (w_first == 0 && y_first == 0 && thread == 0)
-                    sums.decays[piece] = real_exp((Real)L[CHUNK]);
+                    sums.decays[piece] = split_exp(L[CHUNK]);
                 __syncthreads();
             }
             add_outer<SIZE>(state, y, w, span.count);
@@ -201,7 +216,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
             __syncthreads();
         }
         if (all.log_decay && first >= end && w_first == 0 && y_first == 0 && thread == 0)
-            sums.decays[piece] = 1;
+            sums.decays[piece] = { 1, 0 };
         Real *const to = sums.states + piece * all.D * all.W;
         for (int r = 0; r < Tile<SIZE>::OUTER; r++)
             for (int c = 0; c < 4; c++) {
@@ -230,8 +245,9 @@ __global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t item
         Real sum = sums.initial ? sums.initial[element] : (Real)0;
 #pragma unroll 4
         for (int64_t piece = head.first; piece < head.end; piece++) {
-            const Real decay = sums.decays ? sums.decays[piece] : (Real)1;
-            sum = decay * sum + sums.states[piece * size + i % size];
+            const float2 decay = sums.decays ? sums.decays[piece] : float2{ 1, 0 };
+            const Real low = (Real)decay.y * sum + sums.states[piece * size + i % size];
+            sum = (Real)decay.x * sum + low;
             sums.states[piece * size + i % size] = sum;
         }
         if (sums.final)
@@ -287,7 +303,8 @@ template <typename T> struct Part {
     int64_t column;     /* first column of w and o */
     const Real *state;  /* [D, M + 1]: S~ or R~ before the piece, or of all positions; NULL: 0 */
     ScanMemory m;
-    double *L; /* [CHUNK + 1]: load_decay */
+    double *L;   /* [CHUNK + 1]: load_decay */
+    Real *pairs; /* [CHUNK]: the scores of rows with themselves, in a strict scan */
 };
 
 /* Loads SIZE rows of T from `row` on, and of z, or e, to this row of shared memory. */
@@ -349,9 +366,9 @@ template <int SIZE> __device__ static inline void decay_rows(Real (*o)[4], const
 }
 
 /* tril(X Y^T + alpha beta^T), times e^(L_i - L_j) unless L is NULL, to shared memory (causal
- * mask) */
+ * mask); its diagonal to pairs, unless this is NULL */
 template <int SIZE, bool FORWARD>
-__device__ static inline void store_scores(const ScanMemory &m, const double *L,
+__device__ static inline void store_scores(const ScanMemory &m, const double *L, Real *pairs,
                                            const Real (*scores)[Tile<SIZE>::SCORES])
 {
 #pragma unroll
@@ -363,7 +380,9 @@ __device__ static inline void store_scores(const ScanMemory &m, const double *L,
             Real score = FORWARD ? scores[r][c] : scores[r][c] + m.alpha[i] * m.beta[j];
             if (L && j <= i)
                 score *= real_exp((Real)(L[i] - L[j]));
-            m.x[i * SCORE_PITCH + j] = j <= i ? score : (Real)0;
+            if (pairs && j == i)
+                pairs[i] = score;
+            m.x[i * SCORE_PITCH + j] = j < i || (j == i && !pairs) ? score : (Real)0;
         }
     }
 }
@@ -385,6 +404,19 @@ __device__ static inline void divide_by_den(Real (*o)[4], const Part<T> &part, c
 #pragma unroll
         for (int c = 0; c < 4; c++)
             o[r][c] *= part.m.alpha[tile_row<SIZE>(r)];
+}
+
+/* O += diag(pairs) W */
+template <int SIZE>
+__device__ static inline void add_pairs(Real (*o)[4], const Real *pairs, const Real *w)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const int row = tile_row<SIZE>(r);
+            o[r][c] += pairs[row] * w[row * SIZE + tile_column<SIZE>() + c];
+        }
 }
 
 /* dots[i] = phi(x_i) . o_i over the tile's columns, 0 for masked positions. A row's columns are in
@@ -505,20 +537,22 @@ __device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
     if (L && threadIdx.x < CHUNK)
         den *= real_exp((Real)L[threadIdx.x]);
     if (CAUSAL) {
-        store_scores<SIZE, FORWARD>(m, L, scores);
+        store_scores<SIZE, FORWARD>(m, L, scan.dots ? part.pairs : NULL, scores);
         __syncthreads();
         add_product<SIZE>(o, m.x, SCORE_PITCH, m.w, SIZE, seen);
         if (FORWARD && threadIdx.x < CHUNK)
             den += row_sum(m.x + threadIdx.x * SCORE_PITCH, NULL, filled);
+    }
+    if (!FORWARD && CAUSAL && scan.dots) {
+        store_dots<SIZE>(scan.dots + part.column / SIZE * part.all->rows, o, scan, span,
+                         part.column);
+        add_pairs<SIZE>(o, part.pairs, m.w);
     }
     if (FORWARD && part.all->den)
         divide_by_den<SIZE>(o, part, span, den + part.all->eps);
     else
         __syncthreads();
     /* now all shared memory has been read, but alpha in the forward pass */
-    if (!FORWARD && scan.dots)
-        store_dots<SIZE>(scan.dots + part.column / SIZE * part.all->rows, o, scan, span,
-                         part.column);
     if (!FORWARD && scan.map.data)
         feature_map_backward<SIZE>(o, scan.map, span, part.column);
     if (!FORWARD && scan.o.lengths)
@@ -533,6 +567,7 @@ __global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
 {
     DYNAMIC_SHARED(Real, memory);
     __shared__ double L[CHUNK + 1];
+    __shared__ Real pairs[CHUNK];
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const int64_t rest = item / all.column_tiles, piece = rest / all.count;
         Part<T> part;
@@ -543,6 +578,7 @@ __global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
         part.end = min(part.first + all.line.length, part.head.positions);
         part.column = item % all.column_tiles * SIZE;
         part.L = L;
+        part.pairs = pairs;
         part.m = scan_memory<SIZE, CAUSAL>(memory, max(all.resident_rows, (int)SIZE));
         const StateSums<T> &sums = all.sums[part.scan->reverse];
         const int64_t size = all.D * all.W;
@@ -607,7 +643,8 @@ static Scans<T> plan_scans(const LinearScan *s, bool backward)
 /* Elements of the states of S~, or of R~ */
 template <typename T> static int64_t states_size(const Scans<T> &all)
 {
-    return pieces_in_all(all.sums_line) * (all.D * all.W + (all.log_decay ? 1 : 0));
+    const int64_t decay = all.log_decay ? (int64_t)(sizeof(float2) / sizeof(Real)) : 0;
+    return pieces_in_all(all.sums_line) * (all.D * all.W + decay) + decay; /* aligned */
 }
 
 /* ------------------------------------------------------------------------------------ the scans */
@@ -671,7 +708,7 @@ template <typename T, int SIZE> static void launch_sums(const Scans<T> &all)
         return;
     LAUNCH_TILES((sum_pieces<T, SIZE>), items, CHUNK * (Tile<SIZE>::PITCH + SIZE + 1), all, y_tiles,
                  w_tiles, items);
-    if (all.sums_line.pieces > 1 || final)
+    if (all.sums_line.pieces > 1 || final || all.reads_all_states)
         LAUNCH(add_up_pieces<T>, blocks_for(elements), THREADS, 0, all, elements);
 }
 
@@ -689,10 +726,11 @@ template <typename T, bool CAUSAL>
 static void add_sums(Scans<T> *all, int i, const StateSums<T> &sums, bool read, Real *states)
 {
     all->sums[i] = sums;
-    if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final))
+    if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final || all->reads_all_states))
         all->sums[i].states = states;
+    const int64_t elements = pieces_in_all(all->sums_line) * all->D * all->W;
     if (all->log_decay)
-        all->sums[i].decays = states + pieces_in_all(all->sums_line) * all->D * all->W;
+        all->sums[i].decays = (float2 *)(states + elements + elements % 2);
 }
 
 template <typename T, int SIZE, bool CAUSAL>
@@ -712,46 +750,61 @@ static void scan_forward(Real *out, Real *den, Real *final_state, const LinearSc
     device_workspace_free(states);
 }
 
-/* dl_i <- <S~_N, dL/dS~_N> + sum_{t>=i} (a_t.da_t - b_t.db_t), and 0 for masked positions: one
- * block per head, whose threads take consecutive positions, from the last. */
-__global__ void sum_log_decay_gradients(Gradient dl, const Real *a_da, const Real *b_db,
-                                        int64_t tiles, Line line, int64_t rows, int64_t N,
-                                        const int32_t *lengths, const Real *final_state,
-                                        const Real *dfinal_state, int64_t state)
+/* <S~, R~> at the beginning of a chunk of a head, where R~ is e^(l) R~ of its first position: the
+ * block's sum in double */
+template <typename T>
+__device__ static inline double states_product(const Scans<T> &all, const Head &head, int64_t chunk)
 {
-    __shared__ double after[THREADS + 1];
-    const int64_t h = blockIdx.x % line.H, b = blockIdx.x / line.H, head = b * line.H + h;
-    const int64_t begin = line.offsets ? line.offsets[b] : b * N;
-    const int64_t count = line.offsets ? line.offsets[b + 1] - begin : N;
-    const int64_t each = (count + THREADS - 1) / THREADS, last = count - threadIdx.x * each;
-    const int64_t first = last - each > 0 ? last - each : 0;
+    __shared__ double sums[CHUNK];
+    const int64_t size = all.D * all.W, chunks = tiles_for(head.positions, CHUNK);
+    const Real *S = chunk > 0             ? all.sums[0].states + (head.first + chunk - 1) * size
+                    : all.sums[0].initial ? all.sums[0].initial + head.index * size
+                                          : NULL;
     double sum = 0;
-    for (int64_t k = threadIdx.x; dfinal_state && k < state; k += THREADS)
-        sum += (double)final_state[head * state + k] * (double)dfinal_state[head * state + k];
-    after[threadIdx.x] = sum;
+    if (S) {
+        const Real *R = all.sums[1].states + (head.first + chunks - 1 - chunk) * size;
+        for (int64_t k = threadIdx.x; k < size; k += CHUNK)
+            sum += (double)S[k] * (double)R[k];
+    }
+    sums[threadIdx.x] = sum;
     __syncthreads();
-    for (int t = 0; t < THREADS && threadIdx.x == 0; t++)
-        sum = t == 0 ? after[0] : sum + after[t];
-    __syncthreads();
-    if (threadIdx.x == 0)
-        after[0] = sum;
-    for (int pass = 0; pass < 2; pass++) { /* the threads' sums, then the prefix sums */
-        sum = pass ? after[threadIdx.x] : 0;
-        for (int64_t i = last - 1; i >= first; i--) {
-            const int64_t row = (begin + i) * line.H + h;
-            for (int64_t tile = 0; tile < tiles; tile++)
-                sum += (double)a_da[tile * rows + row] - (double)b_db[tile * rows + row];
-            if (pass)
-                contribute(dl.data + row, dl.accumulate,
-                           lengths && i >= lengths[b] ? (Real)0 : (Real)sum);
-        }
-        if (!pass)
-            after[threadIdx.x + 1] = sum;
-        __syncthreads();
-        for (int t = 0; !pass && t < THREADS && threadIdx.x == 0; t++)
-            after[t + 1] += after[t];
+    for (int half = CHUNK / 2; half > 0; half /= 2) {
+        if ((int)threadIdx.x < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half];
         __syncthreads();
     }
+    return sums[0];
+}
+
+/* dl of a chunk's positions, one per thread: dl_i = dl_begin - sum_{t<i} (a_t.(Z_t dnum~_t) -
+ * b_t.(R'_t v~_t)), restarting where l_t is -infinity; and 0 for masked positions */
+template <typename T>
+__global__ void log_decay_gradients(const __grid_constant__ Scans<T> all, Gradient dl,
+                                    const Real *of_a, const Real *of_b, int64_t tiles)
+{
+    __shared__ double difference[CHUNK];
+    __shared__ bool restarts[CHUNK];
+    const int64_t N = all.scan[0].x.positions;
+    const Head head = head_of_piece(all.line, (int32_t)blockIdx.x, N);
+    const int64_t chunk = (int64_t)blockIdx.x - head.first, first = chunk * CHUNK;
+    const int64_t length = all.lengths ? all.lengths[head.b] : head.positions;
+    if (first >= head.positions)
+        return;
+    double sum = states_product(all, head, chunk);
+    const int64_t i = first + threadIdx.x, row = (head.row + i) * all.line.H + head.h;
+    const bool inside = i < head.positions, masked = i >= length;
+    double d = 0;
+    for (int64_t tile = 0; inside && tile < tiles; tile++)
+        d += (double)of_a[tile * all.rows + row] - (double)of_b[tile * all.rows + row];
+    difference[threadIdx.x] = d;
+    restarts[threadIdx.x] = inside && !masked && all.log_decay[row] <= MIN_LOG_DECAY;
+    __syncthreads();
+    for (int t = 0; t <= (int)threadIdx.x; t++) {
+        sum = restarts[t] ? 0 : sum;
+        sum -= t < (int)threadIdx.x ? difference[t] : 0;
+    }
+    if (inside)
+        contribute(dl.data + row, dl.accumulate, masked ? (Real)0 : (Real)sum);
 }
 
 /* Adds the scan if its result is needed. */
@@ -783,12 +836,12 @@ static void launch_gradients(const Scans<T> &all, const AttentionGradient &d)
 
 template <typename T, int SIZE, bool CAUSAL>
 static void scan_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
-                          const Real *final_state, const Real *out, const Real *den,
-                          const LinearScan *s)
+                          const Real *out, const Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, true);
     const bool dlog_decay = d.log_decay.data;
+    all.reads_all_states = dlog_decay && s->state;
     const int64_t dots = dlog_decay ? all.column_tiles * all.rows : 0; /* of a.da, and of b.db */
     Real *const dden = device_workspace(2 * states_size(all) + all.rows + 2 * dots);
     Real *const states = dden + all.rows, *const of_dots = states + 2 * states_size(all);
@@ -812,9 +865,8 @@ static void scan_backward(const LinearScanGradient &d, const Real *dout, const R
     launch_sums<T, SIZE>(all);
     launch_gradients<T, SIZE, CAUSAL>(all, d.x);
     if (dlog_decay)
-        LAUNCH(sum_log_decay_gradients, (unsigned)(x->B * x->H), THREADS, 0, d.log_decay, of_dots,
-               of_dots + dots, tiles_for(x->D, SIZE), all.line, all.rows, x->N, x->key_lengths,
-               final_state, dfinal_state, all.D * all.W);
+        LAUNCH(log_decay_gradients<T>, (unsigned)pieces_in_all(all.line), CHUNK, 0, all,
+               d.log_decay, of_dots, of_dots + dots, tiles_for(x->D, SIZE));
     device_workspace_free(dden);
 }
 
