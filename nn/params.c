@@ -262,10 +262,9 @@ static void check_initializer(const char *name, Initializer initializer, Shape s
         error_raise("params_add: %s: the initializer's scale is %g, expected 0 or more", name,
                     initializer.scale);
     if (initializer.kind >= INITIAL_UNIFORM && (Real)initializer.scale == 0)
-        error_raise(
-            "params_add: %s: the initializer's scale is %g, expected more than 0; for zeros "
-            "use INITIAL_ZERO",
-            name, initializer.scale);
+        error_raise("params_add: %s: the initializer's scale is %g, expected more than 0; for "
+                    "zeros use INITIAL_ZERO",
+                    name, initializer.scale);
     if (initializer.kind >= INITIAL_XAVIER && shape.rank < 2)
         error_raise("params_add: %s: the shape is %s, expected [out, in, ...] for this initializer",
                     name, shape_text(shape).text);

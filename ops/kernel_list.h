@@ -231,26 +231,26 @@ KERNEL(delta_rule_backward, (DeltaRuleGradient d, const Real *dout, const Real *
 
 /* --------------------------------------------------------------------------- attention: softmax */
 
-/* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax
- * attention */
+/* out [B, N, H, M] of softmax attention, and of each row of scores the max m and inverse = 1 / l
+ * [B, N, H] (Real, saved for the backward pass); inverse is 0 if no key is visible */
 KERNEL(softmax_attention_forward,
-       (Real *out, Real *log_sum, const AttentionInputs *attention, bool causal))
+       (Real *out, Real *m, Real *inverse, const AttentionInputs *attention, bool causal))
 /* d <- the gradients by query, key and value, as far as their data is not NULL; dA [B, N, H] (Real)
  * = the gradient by the sums A of the log decays, unless it is NULL */
 KERNEL(softmax_attention_backward,
-       (AttentionGradient d, Real *dA, const Real *dout, const Real *out, const Real *log_sum,
-        const AttentionInputs *attention, bool causal))
+       (AttentionGradient d, Real *dA, const Real *dout, const Real *out, const Real *m,
+        const Real *inverse, const AttentionInputs *attention, bool causal))
 
 /* ------------------------------------------------------------------------------- attention: lsh */
 
-/* out [B, N, H, M]; log_sum [B, N, H] (Real) and order (lsh.h), saved for the backward pass, of LSH
+/* out [B, N, H, M]; m and inverse, as above, and order (lsh.h), saved for the backward pass, of LSH
  * attention */
 KERNEL(lsh_attention_forward,
-       (Real *out, Real *log_sum, int32_t *order, const LshRounds *rounds))
+       (Real *out, Real *m, Real *inverse, int32_t *order, const LshRounds *rounds))
 /* d <- the gradients by query_key (d.query) and value, as far as their data is not NULL */
 KERNEL(lsh_attention_backward,
-       (AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
-        const int32_t *order, const LshRounds *rounds))
+       (AttentionGradient d, const Real *dout, const Real *out, const Real *m,
+        const Real *inverse, const int32_t *order, const LshRounds *rounds))
 
 /* ---------------------------------------------------------------------- attention: feature maps */
 

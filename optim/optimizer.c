@@ -130,10 +130,9 @@ static void check_norm(Params *params)
         return;
     const double norm = params_gradient_norm(params);
     if (!isfinite(norm))
-        error_raise(
-            "optim_step: the norm of the gradients is %g, expected a finite one; the weights "
-            "are unchanged; tape_check_finite finds the operation",
-            norm);
+        error_raise("optim_step: the norm of the gradients is %g, expected a finite one; the "
+                    "weights are unchanged; tape_check_finite finds the operation",
+                    norm);
 }
 
 void optim_need(const char *function, const Optimizer *optimizer)

@@ -149,10 +149,9 @@ static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
         bounds.max = host[i] > bounds.max ? host[i] : bounds.max;
         bounds.spanning = bounds.spanning && host[i] == bounds.max;
         if (required.known && (host[i] < required.min || host[i] > required.max))
-            error_raise(
-                "tensor_write_i32: element %lld is %d, expected %d to %d, as the operations "
-                "that use this tensor need",
-                (long long)i, (int)host[i], (int)required.min, (int)required.max);
+            error_raise("tensor_write_i32: element %lld is %d, expected %d to %d, as the "
+                        "operations that use this tensor need",
+                        (long long)i, (int)host[i], (int)required.min, (int)required.max);
     }
     if (required.spanning &&
         (!bounds.spanning || bounds.min != required.min || bounds.max != required.max))

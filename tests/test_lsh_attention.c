@@ -241,6 +241,34 @@ TEST(large_scores_and_no_length)
     }
 }
 
+/* All scores are 1e9, where neighboring floats are 64 apart: out is the mean of the other values,
+ * and dv_j the mean of the other g_i, whatever the rounds. */
+TEST(large_equal_scores)
+{
+    enum { N = 70, M = 3 };
+    const char *devices[] = { NULL, "plain" };
+    for (int64_t rounds = 1; rounds <= 3; rounds += 2)
+        for (int d = 0; d < 2; d++) {
+            Case c = { 1, N, 1, 1, M, rounds, N, { 1, 1 }, false, NULL };
+            const Arrays x = arrays_for(&c);
+            double values[M] = { 0 }, upstream[M] = { 0 };
+            for (int i = 0; i < N; i++) {
+                x.x[i] = (Real)1e9;
+                for (int e = 0; e < M; e++) {
+                    values[e] += (double)x.value[i * M + e];
+                    upstream[e] += (double)x.dout[i * M + e];
+                }
+            }
+            const Outcome y = computed(devices[d], &c, &x);
+            for (int i = 0; i < N * M; i++) {
+                const double out = (values[i % M] - (double)x.value[i]) / (N - 1);
+                const double dvalue = (upstream[i % M] - (double)x.dout[i]) / (N - 1);
+                ck_assert_double_eq_tol((double)y.values[OUT][i], out, VECTOR_TOLERANCE);
+                ck_assert_double_eq_tol((double)y.values[DVALUE][i], dvalue, VECTOR_TOLERANCE);
+            }
+        }
+}
+
 /* A NaN appears in its own row and in the rows that attend to it, and nowhere else. */
 TEST(nan_reaches_the_rows_that_attend_to_it)
 {

@@ -1,6 +1,7 @@
 /* Softmax attention against exact sums and the plain kernels. */
 #include "tests/support.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,6 +189,106 @@ TEST(a_mask_is_added_to_the_scores)
         tape_reset(tape);
     }
     tape_free(tape);
+}
+
+/* A mask that adds one large number to all scores of a row changes nothing but their rounding. The
+ * scores are exact: multiples of 1/2, rounded by the mask alone. */
+static const Real offsets[] = { 0, (Real)-1e9, -(Real)FLT_MAX, (Real)1e9, (Real)-1e4 };
+enum { OFFSETS = sizeof offsets / sizeof *offsets };
+
+/* Every query has one of the offsets; those with 0 have masks of 0 and -1e9 side by side. */
+static Real *mask_of_offsets(int64_t N)
+{
+    Real *mask = test_zeros(N * N);
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < N; j++)
+            mask[i * N + j] = i % OFFSETS == 0 && j % 3 == 1 ? (Real)-1e9 : offsets[i % OFFSETS];
+    return mask;
+}
+
+/* out, dq, dk, dv of a head in double; s_ij is a Real */
+static void exact_attention(double *results[4], const Case *c, const Arrays *x)
+{
+    for (int64_t i = 0; i < c->N; i++) {
+        const int64_t end = c->causal ? i + 1 : c->keys;
+        const Real *q = x->query + i * c->D, *g = x->dout + i * c->M;
+        double P[256], sum = 0, m = -INFINITY, D_i = 0, *out = results[OUT] + i * c->M;
+        for (int64_t j = 0; j < end; j++) {
+            const Real s = (Real)(test_dot(q, x->key + j * c->D, c->D) / sqrt((double)c->D));
+            P[j] = (double)(Real)(s + c->mask[i * c->keys + j]);
+            m = P[j] > m ? P[j] : m;
+        }
+        for (int64_t j = 0; j < end; j++)
+            sum += P[j] = exp(P[j] - m);
+        for (int64_t j = 0; j < end; j++)
+            for (int64_t e = 0; e < c->M; e++)
+                out[e] += P[j] / sum * (double)x->value[j * c->M + e];
+        for (int64_t e = 0; e < c->M; e++)
+            D_i += (double)g[e] * out[e];
+        for (int64_t j = 0; j < end; j++) {
+            const double dP = test_dot(g, x->value + j * c->M, c->M);
+            const double dS = P[j] / sum * (dP - D_i) / sqrt((double)c->D);
+            for (int64_t e = 0; e < c->D; e++) {
+                results[DQUERY][i * c->D + e] += dS * (double)x->key[j * c->D + e];
+                results[DKEY][j * c->D + e] += dS * (double)q[e];
+            }
+            for (int64_t e = 0; e < c->M; e++)
+                results[DVALUE][j * c->M + e] += P[j] / sum * (double)g[e];
+        }
+    }
+}
+
+/* The outcome on the device under test, with the inputs cast to bf16. */
+static Outcome computed_in_bf16(Case *c, const Arrays *x)
+{
+    Tape *tape = tape_new(test_device());
+    tape_set_precision(tape, PRECISION_BF16);
+    Tensor *in[] = { tape_variable(tape, x->query, shape(c->B, c->N, c->H, c->D)),
+                     tape_variable(tape, x->key, shape(c->B, c->keys, c->H, c->D)),
+                     tape_variable(tape, x->value, shape(c->B, c->keys, c->H, c->M)) };
+    Tensor *cast[3];
+    for (int i = 0; i < 3; i++)
+        cast[i] = op_cast(tape, in[i], TENSOR_BF16);
+    Tensor *out = op_cast(tape, attention_of(tape, cast, c), TENSOR_REAL);
+    tensor_keep(out);
+    tape_backward_from(tape, out, tape_input(tape, x->dout, out->shape));
+    Outcome outcome = { 0 };
+    test_note(&outcome, out);
+    for (int i = 0; i < 3; i++)
+        test_note(&outcome, tensor_gradient(in[i]));
+    tape_free(tape);
+    return outcome;
+}
+
+static void check_offsets(const char *device, bool bf16, bool causal)
+{
+    enum { N = 70, D = 4, M = 4 };
+    Case c = { 1, N, N, 1, D, M, causal, NULL, 1, mask_of_offsets(N), shape(N, N) };
+    const Arrays x = arrays_for(&c);
+    for (int i = 0; i < N * D; i++) {
+        x.query[i] = (Real)round((double)x.query[i]);
+        x.key[i] = (Real)round((double)x.key[i]);
+        x.value[i] = test_rounded_to_bf16(x.value[i]);
+    }
+    double sums[4][N * D] = { { 0 } };
+    exact_attention((double *[]){ sums[0], sums[1], sums[2], sums[3] }, &c, &x);
+    const Outcome y = bf16 ? computed_in_bf16(&c, &x) : computed(device, &c, &x);
+    for (int result = 0; result < 4; result++) {
+        Real expected[N * D];
+        for (int i = 0; i < N * D; i++)
+            expected[i] = (Real)sums[result][i];
+        assert_close(y.values[result], expected, N * D, bf16 ? 2e-2 : VECTOR_TOLERANCE);
+    }
+}
+
+TEST(a_large_offset_of_a_row_keeps_its_gradients)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        check_offsets("plain", false, causal);
+        check_offsets(NULL, false, causal);
+        if (test_has_bf16())
+            check_offsets(NULL, true, causal);
+    }
 }
 
 /* Over more keys than a block of the CPU: their rows of out and of the gradient are 0, and the

@@ -320,10 +320,9 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
         to->transformer.layers != from->transformer.layers)
         error_raise("nn_transformer_state_copy: the states belong to different transformers");
     if (device_is_capturing(to->device) && to->max_length != from->max_length)
-        error_raise(
-            "nn_transformer_state_copy: max_length is %lld in to and %lld in from, a replayed "
-            "step needs equal ones",
-            (long long)to->max_length, (long long)from->max_length);
+        error_raise("nn_transformer_state_copy: max_length is %lld in to and %lld in from, a "
+                    "replayed step needs equal ones",
+                    (long long)to->max_length, (long long)from->max_length);
 }
 
 /* Copies the first `positions` keys, or values, of a sequence; max_length and, on the CPU, dtype

@@ -94,10 +94,9 @@ static bool read_all(HostState *host, const TensorFile *file, const char *path)
             return false;
     }
     if (tensor_file_count(file) != host->count)
-        return error_report(
-            "nn_transformer_state_load: %s has %d entries, expected %d: it belongs to "
-            "another transformer",
-            path, tensor_file_count(file), host->count);
+        return error_report("nn_transformer_state_load: %s has %d entries, expected %d: it belongs "
+                            "to another transformer",
+                            path, tensor_file_count(file), host->count);
     return true;
 }
 

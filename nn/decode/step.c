@@ -39,9 +39,8 @@ static void check_step_input(const TransformerState *state, const Tensor *x)
         error_raise("nn_transformer_step: x %s, expected %s: [sequences, width]",
                     tensor_text(x).text, shape_text(state->out.shape).text);
     if (tensor_root(x)->requires_grad)
-        error_raise(
-            "nn_transformer_step: x requires a gradient, and none passes through a step; call "
-            "tape_set_recording(tape, false) before x is made");
+        error_raise("nn_transformer_step: x requires a gradient, and none passes through a step; "
+                    "call tape_set_recording(tape, false) before x is made");
 }
 
 /* Raises when a sequence is full, unless the step is being recorded. */

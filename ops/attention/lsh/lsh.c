@@ -13,15 +13,15 @@
  * All rounds (equation 6, appendix A). N_ij is the number of rounds r with j in P_i^(r), and U_i
  * the union of the P_i^(r):
  *   L_i = ln sum_{j in U_i} e^s_ij        out_i = sum_{j in U_i} e^(s_ij - L_i) v_j
+ * with e^(s_ij - L_i) = e^(s_ij - m_i) / l_i, where m_i and l_i are those of softmax.c over U_i.
  * If U_i is empty, out_i = v_i. The paper sums by rounds, with z_i^(r) the logarithm of the sum
  * over j in P_i^(r) of e^s_ij / N_ij, and o_i^(r) the round's softmax average of values:
  *   out_i = sum_r e^(z_i^(r) - L_i) o_i^(r) = sum_r sum_{j in P_i^(r)} e^(s_ij - L_i) / N_ij v_j
  * since z_i^(r) cancels. So to the backends all rounds are one online softmax (see softmax.c) with
- * weights 1 / N_ij: (L, out) of the previous rounds are the sums l = 1, o = out at the maximum
- * m = L.
+ * weights 1 / N_ij, which starts from m, l and o = l out of the previous rounds.
  *
- * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out, L_i and the
- * order. The buckets are constants, so with P_ij = e^(s_ij - L_i), as in softmax attention:
+ * Backward. g_i is the upstream gradient of out_i. Saved are out, m_i, 1 / l_i and the order. The
+ * buckets are constants, so with P_ij = e^(s_ij - L_i), as in softmax attention:
  *   dv_j <- sum_i P_ij g_i        dS_ij = P_ij (g_i.v_j - g_i.out_i)
  * s_ij is linear in x_i and u_j; w_j is the gradient of u_j:
  *   dx_i <- sum_j dS_ij u_j / sqrt D        w_j = sum_i dS_ij x_i / sqrt D
@@ -97,14 +97,15 @@ static double lsh_inverse_length(const Real *x_j, int64_t D)
     return 1 / sqrt(attention_dot(x_j, x_j, D) + LSH_EPS);
 }
 
-/* s_ij, rounded as L_i is, so that e^(s_ij - L_i) is 1 for a single key */
+/* s_ij, rounded as m_i is, so that e^(s_ij - m_i) is 1 for a single key */
 static double lsh_score(const Real *x_i, const Real *x_j, int64_t D)
 {
     const double x_u = attention_dot(x_i, x_j, D) * lsh_inverse_length(x_j, D);
     return (double)(Real)(x_u / sqrt((double)D));
 }
 
-void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const LshRounds *a)
+void lsh_attention_forward_plain(Real *out, Real *maxima, Real *inverse, int32_t *order,
+                                 const LshRounds *a)
 {
     const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, n = lsh_random_numbers(a);
     const int64_t x_stride = a->x.query_stride, v_stride = a->x.value_stride;
@@ -137,7 +138,8 @@ void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const
                     o += e[j] != 0 ? e[j] / l * (double)v[j * v_stride + c] : 0;
                 out[row * M + c] = keys > 0 && l == 0 ? v[i * v_stride + c] : (Real)o;
             }
-            log_sum[row] = (Real)(m + log(l)); /* minus infinity if U_i is empty */
+            maxima[row] = (Real)m;
+            inverse[row] = l == 0 ? 0 : (Real)(1 / l); /* 0 if U_i is empty */
         }
     }
     attention_workspace_free(scratch);
@@ -145,7 +147,8 @@ void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const
 }
 
 void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
-                                  const Real *log_sum, const int32_t *order, const LshRounds *a)
+                                  const Real *m, const Real *inverse, const int32_t *order,
+                                  const LshRounds *a)
 {
     const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, size = N * (D + M);
     const int64_t x_at = a->x.query_stride, v_at = a->x.value_stride;
@@ -159,13 +162,13 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
         for (int64_t i = 0; i < positions; i++)
             for (int64_t j = 0; j < positions; j++) {
                 const int64_t row = attention_row_at(&a->x, b, h, i);
-                const bool alone = i == j && log_sum[row] == -(Real)INFINITY;
+                const bool alone = i == j && inverse[row] == 0;
                 if (!alone && !attends_to(order, a, head, i, j))
                     continue;
                 const Real *x_i = a->x.query + x_first + i * x_at, *g = dout + row * M;
                 const Real *x_j = a->x.query + x_first + j * x_at;
                 const double s = lsh_score(x_i, x_j, D), r = lsh_inverse_length(x_j, D);
-                const double P = alone ? 1 : exp(s - (double)log_sum[row]);
+                const double P = alone ? 1 : exp(s - (double)m[row]) * (double)inverse[row];
                 const double dP = attention_dot(g, a->x.value + v_first + j * v_at, M);
                 const double dS = P * (dP - attention_dot(g, out + row * M, M));
                 for (int64_t c = 0; c < D; c++) {
@@ -209,11 +212,11 @@ static LshRounds lsh_rounds(Tape *tape, const char *operation, AttentionInputs x
 
 static void lsh_attention_backward(Node *node)
 {
-    const Tensor *out = node->outputs[0], *log_sum = node->saved[0], *order = node->saved[1];
-    const Real *dout = tape_upstream(node, 0);
+    const Tensor *out = node->outputs[0];
+    Tensor *const *saved = node->saved;
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY_KEY);
-    kernels_of(out)->lsh_attention_backward(d, dout, out->data, log_sum->data, order->integers,
-                                            node->attributes);
+    kernels_of(out)->lsh_attention_backward(d, tape_upstream(node, 0), out->data, saved[0]->data,
+                                            saved[1]->data, saved[2]->integers, node->attributes);
 }
 
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
@@ -234,14 +237,14 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     a.random = tape_draw(tape, (lsh_random_numbers(&a) + 3) / 4);
     a.start = tape_random_start(tape);
     Tensor *out = tape_tensor_of(tape, query_key->type, shape(x.B, N, x.H, x.M));
-    Tensor *log_sum = tape_tensor(tape, shape(x.B, N, x.H));
+    Tensor *m = tape_tensor(tape, shape(x.B, N, x.H)), *inverse = tape_tensor(tape, m->shape);
     Tensor *order = tape_tensor_i32(tape, shape(ORDER_ARRAYS, x.B * x.H, a.rounds, N));
-    kernels_of(out)->lsh_attention_forward(out->data, log_sum->data, order->integers, &a);
+    kernels_of(out)->lsh_attention_forward(out->data, m->data, inverse->data, order->integers, &a);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = lsh_attention_backward,
                               .inputs = { query_key, NULL, value, options.key_lengths },
                               .outputs = { out },
-                              .saved = { log_sum, order },
+                              .saved = { m, inverse, order },
                               .attributes = tape_save(tape, &a, sizeof a) });
     return out;
 }

@@ -15,16 +15,17 @@
  * exponential exceeds 1, so nothing overflows. A tile with a larger maximum m' first rescales them,
  *   l <- e^(m - m') l        o <- e^(m - m') o        m <- m'
  * because e^(s - m') = e^(m - m') e^(s - m), and then adds its own terms. After the last tile
- *   out_i = o / l        L_i = ln sum_j e^s_ij = m + ln l
- * mask_ij = -infinity gives P_ij = 0. Where it excludes all keys of a query, l = 0: then out_i = 0,
- * and with L_i = 0 the backward pass finds P_ij = e^-infinity = 0 too.
+ *   out_i = o / l
+ * mask_ij = -infinity gives P_ij = 0. Where it excludes all keys of a query, l = 0: then 1 / l
+ * counts as 0, so out_i = 0, and P_ij = 0 in the backward pass too.
  *
- * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out and L_i, one
- * number per row, from which a tile of P is recomputed in one step: P_ij = e^(s_ij - L_i).
+ * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out, m_i and
+ * 1 / l_i, from which a tile of P is recomputed: P_ij = e^(s_ij - m_i) / l_i. Their one number,
+ * L_i = m_i + ln l_i, loses ln l_i by rounding where a mask adds -10^9 to all scores of a row.
  *   out_i is linear in v_j with the factor P_ij:
  *     dv_j <- sum_i P_ij g_i                   dP_ij = g_i.v_j
  *   Softmax: dP_ij/ds_ik = P_ij ([j = k] - P_ik), because ln P_ij = s_ij - L_i and
- *   dL_i/ds_ik = e^s_ik / sum_j e^s_ij = P_ik. So
+ *   dL_i/ds_ik = e^s_ik / sum_j e^s_ij = P_ik, where L_i = ln sum_j e^s_ij. So
  *     dS_ik = sum_j dP_ij P_ij ([j = k] - P_ik) = P_ik (dP_ik - D_i),   D_i = sum_j P_ij dP_ij
  *   and D_i (not the head size D) needs no row of P:
  *     D_i = sum_j P_ij (g_i.v_j) = g_i.(sum_j P_ij v_j) = g_i.out_i
@@ -72,8 +73,8 @@ static int64_t visible_end(const AttentionInputs *a, bool causal, int64_t b, int
     return causal && i + 1 < length ? i + 1 : length;
 }
 
-void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionInputs *a,
-                                     bool causal)
+void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
+                                     const AttentionInputs *a, bool causal)
 {
     Real *rows = device_workspace(a->B * a->H * a->keys);
     EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M)) {
@@ -96,14 +97,15 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
                     o += s[j] * a->value[attention_value_at(a, b, h, j) + c];
                 out[row * a->M + c] = l == 0 ? 0 : (Real)(o / l);
             }
-            log_sum[row] = l == 0 ? 0 : m + (Real)log(l);
+            maxima[row] = m;
+            inverse[row] = l == 0 ? 0 : (Real)(1 / l);
         }
     }
     device_workspace_free(rows);
 }
 
 void softmax_attention_backward_plain(AttentionGradient d, Real *dA_out, const Real *dout,
-                                      const Real *out, const Real *log_sum,
+                                      const Real *out, const Real *m, const Real *inverse,
                                       const AttentionInputs *a, bool causal)
 {
     const int64_t N = a->N, keys = a->keys, D = a->D, M = a->M;
@@ -121,7 +123,8 @@ void softmax_attention_backward_plain(AttentionGradient d, Real *dA_out, const R
             for (int64_t j = end - 1; j >= 0; j--) {
                 const Real *k = a->key + attention_key_at(a, b, h, j);
                 const double dP = attention_dot(g, a->value + attention_value_at(a, b, h, j), M);
-                const Real P = real_exp(softmax_score(a, b, h, i, j, decay) - log_sum[row]);
+                const Real s = softmax_score(a, b, h, i, j, decay);
+                const Real P = real_exp(s - m[row]) * inverse[row];
                 const Real dS = (Real)(P * (dP - D_i) / sqrt((double)D)); /* dS_ij / sqrt D */
                 decay += log_decay_at(a, b, h, j);
                 for (int64_t c = 0; c < D; c++)
@@ -153,15 +156,15 @@ typedef struct SoftmaxAttributes {
 
 static void softmax_attention_backward(Node *node)
 {
-    Tensor *out = node->outputs[0], *log_sum = node->saved[0], *log_decay = node->inputs[4];
+    Tensor *out = node->outputs[0], *log_decay = node->inputs[4];
     const SoftmaxAttributes *a = node->attributes;
     const AttentionInputs *x = &a->x;
-    const Real *dout = tape_upstream(node, 0);
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
     const bool decays = log_decay && log_decay->requires_grad;
     Tensor *dA = decays ? scratch_of_node(node, log_decay) : NULL;
-    kernels_of(out)->softmax_attention_backward(d, dA ? dA->data : NULL, dout, out->data,
-                                                log_sum->data, x, a->causal);
+    kernels_of(out)->softmax_attention_backward(d, dA ? dA->data : NULL, tape_upstream(node, 0),
+                                                out->data, node->saved[0]->data,
+                                                node->saved[1]->data, x, a->causal);
     if (dA)
         kernels_of(dA)->cumulative_sum(tape_contribution(node, log_decay), dA->data, true,
                                        (AxisView){ 1, x->B, x->N, x->H });
@@ -189,11 +192,10 @@ static void use_log_decay(Tape *tape, const char *label, Tensor *log_decay, bool
                           AttentionInputs *a)
 {
     if (!causal)
-        tape_error(
-            tape,
-            "%s is given, expected NULL without a causal mask; op_causal_softmax_attention has "
-            "a decay",
-            label);
+        tape_error(tape,
+                   "%s is given, expected NULL without a causal mask; "
+                   "op_causal_softmax_attention has a decay",
+                   label);
     attention_check_log_decay(tape, label, log_decay, shape(a->B, a->N, a->H));
     a->log_decay = log_decay->data;
 }
@@ -212,13 +214,14 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     if (options.log_decay)
         use_log_decay(tape, labels.log_decay, options.log_decay, causal, &all.x);
     Tensor *out = tape_tensor_of(tape, query->type, shape(a->B, a->N, a->H, a->M));
-    Tensor *log_sum = tape_tensor(tape, shape(a->B, a->N, a->H));
-    kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, a, causal);
+    Tensor *m = tape_tensor(tape, shape(a->B, a->N, a->H));
+    Tensor *inverse = tape_tensor(tape, m->shape);
+    kernels_of(out)->softmax_attention_forward(out->data, m->data, inverse->data, a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths, options.log_decay },
                               .outputs = { out },
-                              .saved = { log_sum },
+                              .saved = { m, inverse },
                               .attributes = tape_save(tape, &all, sizeof all) });
     return out;
 }

@@ -387,14 +387,14 @@ ALWAYS_INLINE void online_softmax(bool weighted, OnlineSoftmax q, Real *P, const
             q.out[i * q.M + c] *= factor[i];
 }
 
-/* P = e^(s - L) weight from s and dS = P (dP - D) from dP, in place, for one key and all queries;
- * D: g.out of each query. */
+/* P = e^(s - m) weight from s and dS = P (dP - D) from dP, in place, for one key and all queries;
+ * D: g.out of each query, where g is divided by l, and so are dP and D. */
 ALWAYS_INLINE void score_gradients(bool weighted, Real *restrict P, Real *restrict dS,
-                                   const Real *restrict L, const Real *restrict D,
+                                   const Real *restrict m, const Real *restrict D,
                                    const Real *restrict weight, int64_t columns)
 {
     for (int64_t i = 0; i < columns; i++) {
-        Real power = real_exp(P[i] - L[i]);
+        Real power = real_exp(P[i] - m[i]);
         if (weighted)
             power *= weight[i];
         const Real dscore = power * (dS[i] - D[i]);

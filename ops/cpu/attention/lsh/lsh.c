@@ -189,11 +189,10 @@ ALWAYS_INLINE KeyTile load_key_tile(LshWorkspace *w, const LshRound *r, int64_t 
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* m, l, o = L, 1, out of the previous rounds */
-static void load_sums(LshWorkspace *w, int64_t round, const Real *log_sum)
+/* m, l and o = l out of the previous rounds */
+static void load_sums(LshWorkspace *w, int64_t round, const Real *m, const Real *inverse)
 {
     QueryTile *t = &w->tile;
-    const size_t columns = (size_t)t->head.a->M;
     memset(t->out, 0, (size_t)(LSH_QUERIES * t->M) * sizeof *t->out);
     for (int64_t i = 0; i < LSH_QUERIES; i++) {
         t->m[i] = LOWEST;
@@ -201,48 +200,50 @@ static void load_sums(LshWorkspace *w, int64_t round, const Real *log_sum)
     }
     for (int64_t i = 0; i < t->count && round > 0; i++) {
         const int64_t position = position_at(&t->head, t->first + i);
-        const Real L = log_sum[row_of(&t->head, position)];
-        if (L == (Real)INFINITY)
+        const int64_t row = row_of(&t->head, position);
+        if (inverse[row] == 0)
             continue; /* nothing was visible */
-        t->m[i] = L;
-        t->l[i] = 1;
-        memcpy(t->out + i * t->M, w->out + position * t->M, columns * sizeof *t->out);
+        t->m[i] = m[row];
+        t->l[i] = 1 / inverse[row];
+        for (int64_t c = 0; c < t->head.a->M; c++)
+            t->out[i * t->M + c] = t->l[i] * w->out[position * t->M + c];
     }
 }
 
-/* Stores out and L of the rounds so far; of queries to which nothing is visible out = v and
- * L = infinity, so that e^(s - L) is 0. */
-static void store_sums(LshWorkspace *w, Real *log_sum)
+/* Stores out, m and 1 / l of the rounds so far; of queries to which nothing is visible out = v, and
+ * 1 / l counts as 0. */
+static void store_sums(LshWorkspace *w, Real *m, Real *inverse)
 {
     const QueryTile *t = &w->tile;
     const AttentionInputs *a = t->head.a;
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t position = position_at(&t->head, t->first + i);
-        Real *out = w->out + position * t->M, *L = log_sum + row_of(&t->head, position);
-        if (t->l[i] != 0) {
-            *L = store_out(TENSOR_REAL, out, t, i);
-        } else {
-            const Real *v = elements_at(t->head.type, a->value, value_at(&t->head, position));
+        const Real *v = elements_at(t->head.type, a->value, value_at(&t->head, position));
+        Real *out = w->out + position * t->M;
+        const int64_t row = row_of(&t->head, position);
+        m[row] = t->m[i];
+        inverse[row] = store_out(TENSOR_REAL, out, t, i);
+        if (inverse[row] == 0)
             pack(out, &(Rows){ t->head.type, v, 0, 1, a->M }, t->M, 1, 0);
-            *L = INFINITY;
-        }
     }
 }
 
-WHOLE_VECTORS static void lsh_forward_round(Real *log_sum, LshWorkspace *w, const LshRound *r)
+WHOLE_VECTORS static void lsh_forward_round(Real *m, Real *inverse, LshWorkspace *w,
+                                            const LshRound *r)
 {
     for (int64_t first = 0; first < r->head.positions; first += LSH_QUERIES) {
         const Ranks visible = load_query_tile(w, r, first);
-        load_sums(w, r->round, log_sum);
+        load_sums(w, r->round, m, inverse);
         for (int64_t start = visible.begin; start < visible.end; start += LSH_KEYS) {
             const KeyTile k = load_key_tile(w, r, start, minimum(LSH_KEYS, visible.end - start));
             forward_tile(true, &w->tile, &k);
         }
-        store_sums(w, log_sum);
+        store_sums(w, m, inverse);
     }
 }
 
-static void lsh_forward(int type, Real *out, Real *log_sum, int32_t *order, const LshRounds *all)
+static void lsh_forward(int type, Real *out, Real *m, Real *inverse, int32_t *order,
+                        const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t heads = x->B * x->H, threads = minimum(lsh_threads(all), heads);
@@ -256,10 +257,10 @@ static void lsh_forward(int type, Real *out, Real *log_sum, int32_t *order, cons
         const AttentionHead head = head_at(type, x, index);
         for (int64_t round = 0; round < all->rounds; round++) {
             const LshRound r = lsh_round_at(type, all, order, index, round);
-            lsh_forward_round(log_sum, &w, &r);
+            lsh_forward_round(m, inverse, &w, &r);
         }
         for (int64_t n = head.positions; n < x->N; n++) { /* masked positions */
-            log_sum[row_of(&head, n)] = 0;
+            m[row_of(&head, n)] = inverse[row_of(&head, n)] = 0;
             memset(w.out + n * w.tile.M, 0, (size_t)w.tile.M * sizeof *w.out);
         }
         contribute_head(type, (Gradient){ out, false }, row_of(&head, 0) * x->M, x->H * x->M, w.out,
@@ -268,21 +269,23 @@ static void lsh_forward(int type, Real *out, Real *log_sum, int32_t *order, cons
     device_workspace_free(scratch);
 }
 
-void lsh_attention_forward_cpu(Real *out, Real *log_sum, int32_t *order, const LshRounds *all)
+void lsh_attention_forward_cpu(Real *out, Real *m, Real *inverse, int32_t *order,
+                               const LshRounds *all)
 {
-    lsh_forward(TENSOR_REAL, out, log_sum, order, all);
+    lsh_forward(TENSOR_REAL, out, m, inverse, order, all);
 }
 
-void lsh_attention_forward_bf16(Real *out, Real *log_sum, int32_t *order, const LshRounds *all)
+void lsh_attention_forward_bf16(Real *out, Real *m, Real *inverse, int32_t *order,
+                                const LshRounds *all)
 {
-    lsh_forward(TENSOR_BF16, out, log_sum, order, all);
+    lsh_forward(TENSOR_BF16, out, m, inverse, order, all);
 }
 
 /* ------------------------------------------------------------------------------------- backward */
 
 /* dquery, dkey, dvalue = the gradients of each rank in this round. */
 WHOLE_VECTORS static void lsh_backward_round(LshWorkspace *w, const LshRound *r, const Real *dout,
-                                             const Real *out, const Real *log_sum)
+                                             const Real *out, const Real *m, const Real *inverse)
 {
     QueryTile *t = &w->tile;
     const size_t rows = (size_t)(r->head.positions + ROWS);
@@ -291,7 +294,7 @@ WHOLE_VECTORS static void lsh_backward_round(LshWorkspace *w, const LshRound *r,
     memset(w->dvalue, 0, rows * (size_t)t->M * sizeof(Real));
     for (int64_t first = 0; first < r->head.positions; first += LSH_QUERIES) {
         const Ranks visible = load_query_tile(w, r, first);
-        load_upstream(t, dout, out, log_sum);
+        load_upstream(t, dout, out, m, inverse);
         for (int64_t start = visible.begin; start < visible.end; start += LSH_KEYS) {
             KeyTile k = load_key_tile(w, r, start, minimum(LSH_KEYS, visible.end - start));
             k.dquery = w->dquery + first * t->D;
@@ -317,7 +320,7 @@ ALWAYS_INLINE void add_x_gradient(int T, Real *dx, Real *dquery, const Real *dke
 
 /* Adds the gradients of the round's ranks to those of their positions. A query that is alone,
  * because nothing is visible to it in any round, adds g to dv. */
-static void add_round(LshWorkspace *w, const LshRound *r, const Real *dout, const Real *log_sum)
+static void add_round(LshWorkspace *w, const LshRound *r, const Real *dout, const Real *inverse)
 {
     const AttentionHead *head = &r->head;
     const AttentionInputs *a = head->a;
@@ -329,14 +332,15 @@ static void add_round(LshWorkspace *w, const LshRound *r, const Real *dout, cons
         Real *dx = w->dx + position * D, *dv = w->dv + position * M, *dquery = w->dquery + rank * D;
         BY_STORAGE(head->type, T,
                    add_x_gradient(T, dx, dquery, w->dkey + rank * D, x, a->D, score_scale(a)));
-        if (r->round == 0 && log_sum[row] == (Real)INFINITY)
+        if (r->round == 0 && inverse[row] == 0)
             pack(dv, &(Rows){ head->type, g, 0, 1, a->M }, M, 1, 0);
         add_sums(dv, w->dvalue + rank * M, M);
     }
 }
 
 static void lsh_backward(int type, AttentionGradient d, const Real *dout, const Real *out,
-                         const Real *log_sum, const int32_t *order, const LshRounds *all)
+                         const Real *m, const Real *inverse, const int32_t *order,
+                         const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t heads = x->B * x->H, threads = minimum(lsh_threads(all), heads);
@@ -351,8 +355,8 @@ static void lsh_backward(int type, AttentionGradient d, const Real *dout, const 
         memset(w.dv, 0, (size_t)(x->N * w.tile.M) * sizeof *w.dv);
         for (int64_t round = 0; round < all->rounds; round++) {
             const LshRound r = lsh_round_at(type, all, order, index, round);
-            lsh_backward_round(&w, &r, dout, out, log_sum);
-            add_round(&w, &r, dout, log_sum);
+            lsh_backward_round(&w, &r, dout, out, m, inverse);
+            add_round(&w, &r, dout, inverse);
         }
         contribute_head(type, d.query, query_at(&head, 0), x->query_stride, w.dx, x->N, x->D, 1);
         contribute_head(type, d.value, value_at(&head, 0), x->value_stride, w.dv, x->N, x->M, 1);
@@ -361,13 +365,15 @@ static void lsh_backward(int type, AttentionGradient d, const Real *dout, const 
 }
 
 void lsh_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                const Real *log_sum, const int32_t *order, const LshRounds *all)
+                                const Real *m, const Real *inverse, const int32_t *order,
+                                const LshRounds *all)
 {
-    lsh_backward(TENSOR_REAL, d, dout, out, log_sum, order, all);
+    lsh_backward(TENSOR_REAL, d, dout, out, m, inverse, order, all);
 }
 
 void lsh_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
-                                 const Real *log_sum, const int32_t *order, const LshRounds *all)
+                                 const Real *m, const Real *inverse, const int32_t *order,
+                                 const LshRounds *all)
 {
-    lsh_backward(TENSOR_BF16, d, dout, out, log_sum, order, all);
+    lsh_backward(TENSOR_BF16, d, dout, out, m, inverse, order, all);
 }

@@ -3,8 +3,9 @@
  *
  * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
  * product, computes all seven products. A score tile is stored transposed, [keys, queries]: the
- * maxima, sums and L_i of consecutive queries are contiguous, and no vector is summed
- * horizontally. */
+ * maxima and sums of consecutive queries are contiguous, and no vector is summed
+ * horizontally. In the backward pass g is divided by l (load_upstream), so that e^(s - m) serves as
+ * P: dv_j = sum_i e^(s_ij - m_i) (g_i / l_i). */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
 
@@ -28,13 +29,13 @@ typedef struct QueryTile {
     int64_t columns;                /* count, padded */
     int64_t D, M;                   /* padded to whole vectors */
     Real *query, *query_transposed; /* [columns, D], [D, columns] */
-    Real *P;                        /* [keys, columns]: the score tile s, then e^(s - m) or P */
+    Real *P;                        /* [keys, columns]: the score tile s, then e^(s - m) */
     Real *m, *l, *factor;           /* [columns]: of online softmax; factor: its buffer */
     Real *out;                      /* [columns, M]: o */
     Real *A, *A_rest;               /* A_i = A[i] + A_rest[i] of all positions; set with a decay */
     /* The backward pass: */
-    Real *L, *D_i;                /* [columns]: L_i and D_i, in the memory of m and l */
-    Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g; dout in the memory of out */
+    Real *D_i;                    /* [columns]: D_i / l_i, in the memory of l */
+    Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g / l; dout in out's memory */
     Real *dS;                     /* [keys, columns]: dP, then dS */
 } QueryTile;
 
@@ -60,7 +61,7 @@ static void allocate_tile(QueryTile *t, const AttentionInputs *a, int64_t querie
     t->query = allocate(scratch, used, queries * t->D);
     t->query_transposed = allocate(scratch, used, queries * t->D);
     t->P = allocate(scratch, used, keys * queries);
-    t->m = t->L = allocate(scratch, used, queries);
+    t->m = allocate(scratch, used, queries);
     t->l = t->D_i = allocate(scratch, used, queries);
     t->factor = allocate(scratch, used, queries);
     t->out = t->dout = allocate(scratch, used, queries * t->M);
@@ -163,22 +164,26 @@ static void load_queries(QueryTile *t, Real factor)
     transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
 }
 
-/* Loads g_i, L_i and D_i = g_i.out_i of the tile's queries. */
-static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *log_sum)
+/* Loads m_i, g_i / l_i and D_i / l_i = (g_i / l_i).out_i of the tile's queries. */
+static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *m,
+                          const Real *inverse)
 {
     const AttentionHead *head = &t->head;
     const int64_t M = head->a->M, stride = head->a->H * M;
     const Real *g = elements_at(head->type, dout, row_of(head, 0) * M);
     load_ranks(t->dout, head, (Rows){ head->type, g, stride, t->count, M }, t->first, 1);
-    transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
-    memset(t->L, 0, (size_t)t->columns * sizeof(Real));
+    memset(t->m, 0, (size_t)t->columns * sizeof(Real));
     memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = row_of(head, position_at(head, t->first + i));
-        const Real *out_i = elements_at(head->type, out, row * M), *g_i = t->dout + i * t->M;
-        t->L[i] = log_sum[row];
+        const Real *out_i = elements_at(head->type, out, row * M);
+        Real *g_i = t->dout + i * t->M;
+        for (int64_t c = 0; c < M; c++)
+            g_i[c] *= inverse[row];
+        t->m[i] = m[row];
         BY_STORAGE(head->type, T, t->D_i[i] = dot_with(T, out_i, g_i, M));
     }
+    transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
 }
 
 /* sum += x */
@@ -200,14 +205,14 @@ static void contribute_head(int type, Gradient d, int64_t at, int64_t stride, co
            factor, AHEAD);
 }
 
-/* out [M] = o_i / l_i, of this dtype; returns L_i = m_i + ln l_i. Both are 0 if all keys of the
- * query are masked. */
+/* out [M] = o_i / l_i, of this dtype; returns 1 / l_i. Both are 0 if all keys of the query are
+ * masked. */
 static Real store_out(int type, Real *out, const QueryTile *t, int64_t i)
 {
     const GradientRows row = { type, { out, false }, 0, 1, t->head.a->M };
-    const bool nothing = t->l[i] == 0;
-    unpack(&row, t->out + i * t->M, t->M, nothing ? 0 : 1 / t->l[i], 0);
-    return nothing ? 0 : t->m[i] + (Real)log((double)t->l[i]);
+    const Real inverse = t->l[i] == 0 ? 0 : 1 / t->l[i];
+    unpack(&row, t->out + i * t->M, t->M, inverse, 0);
+    return inverse;
 }
 
 /* ----------------------------------------------------------------------------------------- tiles
@@ -319,7 +324,7 @@ __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted,
     set_product(t->dS, k->value, t->M, t->dout_transposed + k->skip, t->columns, k->rows,
                 t->head.a->M, columns);
     for (int64_t j = 0; j < k->keys; j++)
-        score_gradients(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
+        score_gradients(weighted, t->P + j * columns, t->dS + j * columns, t->m + k->skip,
                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
     if (k->dA)
         add_decay_gradients(t, k);

@@ -177,7 +177,7 @@ static void save_blocks(SoftmaxUnit *u)
     memcpy(u->previous.out, t->out, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
 }
 
-static void softmax_forward_tile(Real *out, Real *log_sum, SoftmaxUnit *u)
+static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++)
@@ -196,11 +196,12 @@ static void softmax_forward_tile(Real *out, Real *log_sum, SoftmaxUnit *u)
     }
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = row_of(&t->head, t->first + i);
-        log_sum[row] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
+        m[row] = t->m[i];
+        inverse[row] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
     }
 }
 
-static void softmax_forward_units(TensorType type, Real *out, Real *log_sum,
+static void softmax_forward_units(TensorType type, Real *out, Real *m, Real *inverse,
                                   const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(type, a, causal, false);
@@ -211,20 +212,22 @@ static void softmax_forward_units(TensorType type, Real *out, Real *log_sum,
         for (int64_t first = unit % p.segments * SOFTMAX_QUERIES; first < a->N;
              first += p.segments * SOFTMAX_QUERIES) {
             select_softmax_tile(&u, first);
-            softmax_forward_tile(out, log_sum, &u);
+            softmax_forward_tile(out, m, inverse, &u);
         }
     }
     device_workspace_free(scratch);
 }
 
-void softmax_attention_forward_cpu(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
+void softmax_attention_forward_cpu(Real *out, Real *m, Real *inverse, const AttentionInputs *a,
+                                   bool causal)
 {
-    softmax_forward_units(TENSOR_REAL, out, log_sum, a, causal);
+    softmax_forward_units(TENSOR_REAL, out, m, inverse, a, causal);
 }
 
-void softmax_attention_forward_bf16(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
+void softmax_attention_forward_bf16(Real *out, Real *m, Real *inverse, const AttentionInputs *a,
+                                    bool causal)
 {
-    softmax_forward_units(TENSOR_BF16, out, log_sum, a, causal);
+    softmax_forward_units(TENSOR_BF16, out, m, inverse, a, causal);
 }
 
 /* ------------------------------------------------------------------------------------- backward */
@@ -252,7 +255,8 @@ static void softmax_backward_tile(SoftmaxUnit *u)
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */
 static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Real *dout,
-                                  const Real *out, const Real *log_sum, int64_t first)
+                                  const Real *out, const Real *m, const Real *inverse,
+                                  int64_t first)
 {
     QueryTile *t = &u->tile;
     const SoftmaxPlan *p = u->p;
@@ -262,7 +266,7 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
         memset(u->dA, 0, (size_t)p->keys * sizeof(Real));
     for (; first < p->a->N; first += p->segments * SOFTMAX_QUERIES) {
         select_softmax_tile(u, first);
-        load_upstream(t, dout, out, log_sum);
+        load_upstream(t, dout, out, m, inverse);
         softmax_backward_tile(u);
         contribute_head(p->type, d.query, query_at(&t->head, first), p->a->query_stride,
                         u->dquery_sum, t->count, p->a->D, score_scale(p->a));
@@ -291,7 +295,8 @@ static void contribute_keys(AttentionGradient d, Real *dA, Real *scratch, const 
 }
 
 static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dA,
-                                   const Real *dout, const Real *out, const Real *log_sum)
+                                   const Real *dout, const Real *out, const Real *m,
+                                   const Real *inverse)
 {
     const int64_t heads = p->a->B * p->a->H;
     Real *scratch = device_workspace(p->workspaces * p->size);
@@ -300,7 +305,8 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Re
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p->units; unit++) {
             SoftmaxUnit u = unit_at(p, scratch, unit, true);
-            softmax_backward_unit(d, &u, dout, out, log_sum, unit % p->segments * SOFTMAX_QUERIES);
+            softmax_backward_unit(d, &u, dout, out, m, inverse,
+                                  unit % p->segments * SOFTMAX_QUERIES);
             if (p->segments == 1)
                 contribute_keys(d, dA, scratch + omp_get_thread_num() * p->size, p, unit);
         }
@@ -314,17 +320,17 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Re
 }
 
 void softmax_attention_backward_cpu(AttentionGradient d, Real *dA, const Real *dout,
-                                    const Real *out, const Real *log_sum, const AttentionInputs *a,
-                                    bool causal)
+                                    const Real *out, const Real *m, const Real *inverse,
+                                    const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
-    softmax_backward_units(&p, d, dA, dout, out, log_sum);
+    softmax_backward_units(&p, d, dA, dout, out, m, inverse);
 }
 
 void softmax_attention_backward_bf16(AttentionGradient d, Real *dA, const Real *dout,
-                                     const Real *out, const Real *log_sum, const AttentionInputs *a,
-                                     bool causal)
+                                     const Real *out, const Real *m, const Real *inverse,
+                                     const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
-    softmax_backward_units(&p, d, dA, dout, out, log_sum);
+    softmax_backward_units(&p, d, dA, dout, out, m, inverse);
 }

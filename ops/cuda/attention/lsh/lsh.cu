@@ -14,12 +14,13 @@
 /* -------------------------------------------------------------------------------------- scratch */
 
 struct Scratch {
-    Real *R;             /* [rounds, H, D, columns] */
-    Key *keys[2];        /* [B, H, rounds, N] */
-    Real *length;        /* [B, N, H]: n of lsh.c, the length of x */
-    Real *out, *logs[2]; /* between rounds: out [B, N, H, M] and L [B, N, H] */
-    Real *delta;         /* [B, N, H]: -g.out */
-    Real *dq, *dk, *dv;  /* [B, N, H, D or M]: sums over the rounds; dk is w of lsh.c */
+    Real *R;                 /* [rounds, H, D, columns] */
+    Key *keys[2];            /* [B, H, rounds, N] */
+    Real *length;            /* [B, N, H]: n of lsh.c, the length of x */
+    Real *out;               /* between rounds: out [B, N, H, M], */
+    Real *m[2], *inverse[2]; /* m and 1 / l [B, N, H] */
+    Real *delta;             /* [B, N, H]: -g.out */
+    Real *dq, *dk, *dv;      /* [B, N, H, D or M]: sums over the rounds; dk is w of lsh.c */
 };
 
 static Real *allocate(Real *scratch, int64_t *used, int64_t count)
@@ -48,8 +49,10 @@ static int64_t allocate_scratch(Scratch *s, const LshRounds *a, Real *scratch, b
                                      rows * a->rounds * (int64_t)(sizeof(Key) / sizeof(Real)));
     if (a->rounds > 1) {
         s->out = allocate(scratch, &used, rows * a->x.M);
-        for (int i = 0; i < 2; i++)
-            s->logs[i] = allocate(scratch, &used, rows);
+        for (int i = 0; i < 2; i++) {
+            s->m[i] = allocate(scratch, &used, rows);
+            s->inverse[i] = allocate(scratch, &used, rows);
+        }
     }
     return used;
 }
@@ -76,7 +79,7 @@ __device__ static inline int64_t span_offset(const Ranks &ranks, int i)
 template <typename T> struct LshRound {
     typedef Ranks Positions;
     typedef Real Gradient; /* sums over the rounds */
-    enum { BOUNDS = 2, NOTHING_VISIBLE = true, SCORE_SUMS = false };
+    enum { BOUNDS = 2, NOTHING_VISIBLE = true, SCORE_SUMS = false, WEIGHTED = true };
     LshRounds all;
     Rows<T> query, key, value;
     const int32_t *order; /* of lsh.h */
@@ -192,16 +195,22 @@ __device__ static inline int rounds_visible(const LshRound<T> &a, const Ranks &o
     return count;
 }
 
-/* s_ij - ln N_ij of the i-th query and the j-th key, which is visible to the query. */
+/* s_ij of the i-th query and the j-th key */
 template <typename T>
-__device__ static inline Real score_of(const LshRound<T> &a, Real product, const Ranks &queries,
-                                       int i, const Ranks &keys, int j)
+__device__ static inline Real score_of(const LshRound<T> &a, Real product, const Ranks &, int,
+                                       const Ranks &, int)
 {
-    Real score = a.scale * product;
-    if (a.all.rounds > 1)
-        score -=
-            log((Real)rounds_visible(a, queries, queries.sorted_index[i], keys.sorted_index[j]));
-    return score;
+    return a.scale * product;
+}
+
+/* 1 / N_ij; the key is visible to the query. */
+template <typename T>
+__device__ static inline Real weight_of(const LshRound<T> &a, const Ranks &queries, int i,
+                                        const Ranks &keys, int j)
+{
+    if (a.all.rounds == 1)
+        return 1;
+    return 1 / (Real)rounds_visible(a, queries, queries.sorted_index[i], keys.sorted_index[j]);
 }
 
 /* -------------------------------------------------------------------------------------- forward */
@@ -211,10 +220,10 @@ template <typename T> struct LshForward {
     typedef LshRound<T> Kind;
     enum { BLOCKS = 2 };
     Kind a;
-    const Real *out_before, *log_before; /* NULL in the first round */
-    Real *out_after;                     /* NULL in the last round, which writes */
-    T *out;                              /* instead */
-    Real *log_sum, nothing;              /* nothing: LOWEST, in the last round infinity */
+    const Real *out_before, *m_before, *inverse_before; /* NULL in the first round */
+    Real *out_after;                                    /* NULL in the last round, which writes */
+    T *out;                                             /* instead */
+    Real *m, *inverse;
 
     template <int SIZE>
     __device__ RowSums start_sums(Real (*sums)[4], const Ranks &queries, int64_t column) const;
@@ -223,31 +232,32 @@ template <typename T> struct LshForward {
                                const Real *factor) const;
 };
 
-/* Loads the previous rounds' sums: m and l of the thread's row, and the thread's part of o. */
+/* Loads the previous rounds' sums: m and l of the thread's row, and the thread's part of
+ * o = l out. */
 template <typename T>
 template <int SIZE>
 __device__ RowSums LshForward<T>::start_sums(Real (*sums)[4], const Ranks &queries,
                                              int64_t column) const
 {
     RowSums of_row = { LOWEST, 0 };
-    if (!log_before)
+    if (!m_before)
         return of_row;
     const int64_t M = a.value.columns, c = column + tile_column<SIZE>();
     const int64_t first = span_row(queries, a.all.x.N);
     const int row = (int)threadIdx.x / 2;
-    if (row < queries.count) {
-        of_row.m = log_before[first + span_offset(queries, row) * queries.H];
-        of_row.l = of_row.m == LOWEST ? 0 : 1;
-    }
+    const int64_t of = first + (row < queries.count ? span_offset(queries, row) * queries.H : 0);
+    if (row < queries.count && inverse_before[of] != 0)
+        of_row = { m_before[of], 1 / inverse_before[of] };
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
         const int i = tile_row<SIZE>(r);
         if (i < queries.count) {
             const int64_t from = first + span_offset(queries, i) * queries.H;
             const Pack<Real, 4> four = load_four(out_before + from * M + c, M - c);
+            const Real l = inverse_before[from] == 0 ? (Real)0 : 1 / inverse_before[from];
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                sums[r][k] = four.at[k];
+                sums[r][k] = four.at[k] * l;
         }
     }
     return of_row;
@@ -281,14 +291,14 @@ __device__ void LshForward<T>::store_sums(const Ranks &queries, int64_t column, 
 
 /* Zeroes the results of masked positions. */
 template <typename T>
-__global__ void zero_masked(T *out, Real *log_sum, const int32_t *lengths, int64_t N, int64_t H,
-                            int64_t M, int64_t rows)
+__global__ void zero_masked(T *out, Real *m, Real *inverse, const int32_t *lengths, int64_t N,
+                            int64_t H, int64_t M, int64_t rows)
 {
     GRID_FOR(i, rows * M) {
         const int64_t row = i / M, position = row / H % N;
         if (position >= lengths[row / (N * H)]) {
             store(&out[i], 0);
-            log_sum[row] = 0;
+            m[row] = inverse[row] = 0;
         }
     }
 }
@@ -318,7 +328,7 @@ struct Finish {
     LshRounds all;
     AttentionGradient d;
     Scratch sums;
-    const Real *dout, *log_sum;
+    const Real *dout, *inverse;
 };
 
 /* dx <- dq + (dk - u (u.dk)) / n; dvalue <- dv, plus g if nothing is visible to the query; a warp
@@ -343,7 +353,7 @@ template <typename T> __global__ void finish_gradients(const __grid_constant__ F
             contribute(dx + x_at + c, f.d.query.accumulate,
                        unmasked ? f.sums.dq[row * a.D + c] + inverse * across : (Real)0);
         }
-        const bool alone = unmasked && f.log_sum[row] == (Real)INFINITY;
+        const bool alone = unmasked && f.inverse[row] == 0;
         for (int64_t c = lane; c < a.M && dvalue; c += WARP) {
             const Real dv = unmasked ? f.sums.dv[row * a.M + c] : (Real)0;
             contribute(dvalue + b_n * a.value_stride + h * a.M + c, f.d.value.accumulate,
@@ -379,7 +389,7 @@ template <typename T> static void compute_lengths(Real *length, const AttentionI
 }
 
 template <typename T, int SIZE>
-static void forward(Real *out, Real *log_sum, int32_t *order, const LshRounds *all)
+static void forward(Real *out, Real *m, Real *inverse, int32_t *order, const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t heads = x->B * x->H, rows = heads * x->N;
@@ -390,21 +400,23 @@ static void forward(Real *out, Real *log_sum, int32_t *order, const LshRounds *a
     compute_lengths<T>(s.length, x);
     for (int64_t round = 0; round < all->rounds; round++) {
         const bool first = round == 0, last = round + 1 == all->rounds;
-        launch_forward<SIZE>(
-            LshForward<T>{ round_of<T>(all, order, s.length, round), first ? NULL : s.out,
-                           first ? NULL : s.logs[(round + 1) % 2], last ? NULL : s.out, (T *)out,
-                           last ? log_sum : s.logs[round % 2], last ? (Real)INFINITY : LOWEST },
-            heads);
+        const int64_t before = (round + 1) % 2, after = round % 2;
+        launch_forward<SIZE>(LshForward<T>{ round_of<T>(all, order, s.length, round),
+                                            first ? NULL : s.out, first ? NULL : s.m[before],
+                                            first ? NULL : s.inverse[before], last ? NULL : s.out,
+                                            (T *)out, last ? m : s.m[after],
+                                            last ? inverse : s.inverse[after] },
+                             heads);
     }
     if (x->key_lengths)
-        LAUNCH(zero_masked<T>, blocks_for(rows * x->M), THREADS, 0, (T *)out, log_sum,
+        LAUNCH(zero_masked<T>, blocks_for(rows * x->M), THREADS, 0, (T *)out, m, inverse,
                x->key_lengths, x->N, x->H, x->M, rows);
     device_workspace_free(scratch);
 }
 
 template <typename T, int SIZE>
-static void backward(const AttentionGradient &d, const Real *dout, const Real *out,
-                     const Real *log_sum, const int32_t *order, const LshRounds *all)
+static void backward(const AttentionGradient &d, const Real *dout, const Real *out, const Real *m,
+                     const Real *inverse, const int32_t *order, const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t heads = x->B * x->H, rows = heads * x->N;
@@ -421,23 +433,24 @@ static void backward(const AttentionGradient &d, const Real *dout, const Real *o
         launch_gradients<SIZE>(round_of<T>(all, order, s.length, round),
                                rows_of<T>(dout, x->H * x->M, x->N, x->M),
                                sums(d.query.data, s.dq, x->D), sums(d.query.data, s.dk, x->D),
-                               sums(d.value.data, s.dv, x->M), log_sum, s.delta, heads);
+                               sums(d.value.data, s.dv, x->M), m, inverse, s.delta, heads);
     }
-    const Finish finish = { *all, d, s, dout, log_sum };
+    const Finish finish = { *all, d, s, dout, inverse };
     LAUNCH(finish_gradients<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, finish);
     device_workspace_free(scratch);
 }
 
-extern "C" void lsh_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
+extern "C" void lsh_attention_forward_cuda(TensorType type, Real *out, Real *m, Real *inverse,
                                            int32_t *order, const LshRounds *all)
 {
-    BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M, (forward<T, SIZE>(out, log_sum, order, all)));
+    BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M,
+                          (forward<T, SIZE>(out, m, inverse, order, all)));
 }
 
 extern "C" void lsh_attention_backward_cuda(TensorType type, AttentionGradient d, const Real *dout,
-                                            const Real *out, const Real *log_sum,
+                                            const Real *out, const Real *m, const Real *inverse,
                                             const int32_t *order, const LshRounds *all)
 {
     BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M,
-                          (backward<T, SIZE>(d, dout, out, log_sum, order, all)));
+                          (backward<T, SIZE>(d, dout, out, m, inverse, order, all)));
 }

@@ -12,8 +12,8 @@
  *     pass_of                 the rows that a block owns, and the range it iterates over
  *     load_bounds, attends_to whether the i-th query of a tile attends to the j-th key of another
  *     score_of                the score s, from the product q.k
- * and a struct Forward, with the Kind as a, the results, and nothing, L of queries without visible
- * keys:
+ *     WEIGHTED, weight_of     whether e^s may have a factor; the factor, of a visible pair
+ * and a struct Forward, with the Kind as a, and the results, among them m and inverse, 1 / l:
  *     BLOCKS                  min thread blocks per multiprocessor
  *     start_sums, store_sums  load m, l and o before the first key; store out */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
@@ -67,11 +67,14 @@ struct RowSums {
     Real m, l; /* the maximum of the scores s; the sum of e^(s - m) */
 };
 
-/* One step of online softmax: m includes the row's new scores s, which become e^(s - m). Returns
- * the factor that rescales sums to the new m. The maximum ignores NaN; e^(s - m) propagates it. */
-__device__ static inline Real online_softmax(RowSums *row, Real *scores, int count)
+/* One step of online softmax: m includes the row's new scores s, which become e^(s - m), times the
+ * weight. Returns the factor that rescales sums to the new m. The maximum ignores NaN; e^(s - m)
+ * propagates it. */
+template <typename Kind, typename Positions>
+__device__ static inline Real online_softmax(RowSums *row, Real *scores, const Kind &a,
+                                             const Positions &queries, const Positions &keys)
 {
-    const int half = (int)threadIdx.x % 2;
+    const int half = (int)threadIdx.x % 2, count = round_up_to_4(keys.count);
     Real m = row->m, l = 0;
     for (int j = half; j < count; j += 2)
         m = scores[j] > m ? scores[j] : m;
@@ -79,6 +82,9 @@ __device__ static inline Real online_softmax(RowSums *row, Real *scores, int cou
     m = other > m ? other : m;
     for (int j = half; j < count; j += 2) {
         scores[j] = exp(scores[j] - m);
+        if constexpr (Kind::WEIGHTED)
+            if (scores[j] != 0) /* visible */
+                scores[j] *= weight_of(a, queries, (int)threadIdx.x / 2, keys, j);
         l += scores[j];
     }
     const Real factor = exp(row->m - m);
@@ -167,7 +173,8 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
         load_tile<SIZE>(m.value, SIZE, a.value, keys, item.column);
         forward_scores<SIZE>(a, m, pass.rows, keys, first == pass.begin);
         __syncthreads();
-        const Real factor = online_softmax(sums_of_row, m.scores + row * SCORE_PITCH, padded);
+        const Real factor =
+            online_softmax(sums_of_row, m.scores + row * SCORE_PITCH, a, pass.rows, keys);
         if (threadIdx.x % 2 == 0)
             m.factor[row] = factor;
         __syncthreads();
@@ -177,7 +184,7 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
     __syncthreads();
 }
 
-/* nothing: if no key is visible to the query, 1 / l counts as 0 and L is f.nothing. */
+/* If no key is visible to the query, 1 / l counts as 0. */
 template <int SIZE, typename Forward>
 __device__ static inline void forward_item(const Forward &f, const Item &item,
                                            const ForwardMemory &m)
@@ -192,9 +199,12 @@ __device__ static inline void forward_item(const Forward &f, const Item &item,
     const bool nothing = Forward::Kind::NOTHING_VISIBLE && of_row.l == 0;
     if (first_half)
         m.factor[row] = nothing ? (Real)0 : 1 / of_row.l;
-    if (first_half && item.column == 0 && row < pass.rows.count)
-        f.log_sum[span_row(pass.rows, a.query.positions) + span_offset(pass.rows, row) * item.H] =
-            nothing ? f.nothing : of_row.m + log(of_row.l);
+    if (first_half && item.column == 0 && row < pass.rows.count) {
+        const int64_t to =
+            span_row(pass.rows, a.query.positions) + span_offset(pass.rows, row) * item.H;
+        f.m[to] = of_row.m;
+        f.inverse[to] = m.factor[row];
+    }
     __syncthreads();
     multiply_rows<SIZE>(sums, m.factor);
     f.template store_sums<SIZE>(pass.rows, item.column, sums, m.factor);
@@ -224,7 +234,7 @@ template <int SIZE, typename Forward> static void launch_forward(const Forward &
  * One notation for both kinds of thread blocks. Rows are the queries (or keys) that a block owns,
  * with x1 = q, x2 = g (or x1 = k, x2 = v); columns are the keys (or queries) that it iterates over,
  * with y1 = k, y2 = v (or y1 = q, y2 = g). Both recompute the scores, so every sum has one owner.
- *     s = the score of x1.y1    dP = x2.y2    P = e^(s - L)    dS = P (dP + delta)
+ *     s = the score of x1.y1    dP = x2.y2    P = e^(s - m) / l    dS = P (dP + delta)
  *     dx1 <- dS y1 scale        blocks of keys also dx2 = dv <- P y2
  * delta is -D_i of softmax.c. */
 
@@ -232,14 +242,14 @@ template <typename Kind> struct SoftmaxBackward {
     Kind a;
     decltype(Kind::query) x1, x2, y1, y2;
     GradientRows<typename Kind::Gradient> dx1, dx2;
-    const Real *log_sum, *delta; /* [B, N, H] */
+    const Real *m, *inverse, *delta; /* [B, N, H]; inverse: 1 / l */
 };
 
 struct BackwardMemory {
-    Real *x1, *x2, *y1, *y2; /* [CHUNK, SIZE], padded */
-    Real *scores;            /* [CHUNK, CHUNK], padded: P, then dS */
-    Real *log_sum, *delta;   /* [CHUNK]: of the queries */
-    int32_t *bounds;         /* [BOUNDS, CHUNK]: of the queries */
+    Real *x1, *x2, *y1, *y2;   /* [CHUNK, SIZE], padded */
+    Real *scores;              /* [CHUNK, CHUNK], padded: P, then dS */
+    Real *m, *inverse, *delta; /* [CHUNK]: of the queries */
+    int32_t *bounds;           /* [BOUNDS, CHUNK]: of the queries */
 };
 
 template <int SIZE> __device__ static inline BackwardMemory backward_layout(Real *memory)
@@ -251,15 +261,16 @@ template <int SIZE> __device__ static inline BackwardMemory backward_layout(Real
     m.y1 = m.x2 + TILE;
     m.y2 = m.y1 + TILE;
     m.scores = m.y2 + TILE;
-    m.log_sum = m.scores + CHUNK * SCORE_PITCH;
-    m.delta = m.log_sum + CHUNK;
+    m.m = m.scores + CHUNK * SCORE_PITCH;
+    m.inverse = m.m + CHUNK;
+    m.delta = m.inverse + CHUNK;
     m.bounds = (int32_t *)(m.delta + CHUNK);
     return m;
 }
 
 template <int SIZE, typename Kind> static int64_t backward_memory(void)
 {
-    return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 2 + Kind::BOUNDS);
+    return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 3 + Kind::BOUNDS);
 }
 
 /* In place: s = x1.y1 becomes P, dP = x2.y2 becomes dS; 0 where the key is not visible to the
@@ -277,14 +288,18 @@ __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
             const int row = tile_row<SIZE>(r), column = score_column<SIZE>(c);
             const int i = KEYS ? column : row, j = KEYS ? row : column;
             const bool visible = attends_to(a, m.bounds, queries, i, keys, j);
-            s[r][c] =
-                visible ? exp(score_of(a, s[r][c], queries, i, keys, j) - m.log_sum[i]) : (Real)0;
+            s[r][c] = visible
+                          ? exp(score_of(a, s[r][c], queries, i, keys, j) - m.m[i]) * m.inverse[i]
+                          : (Real)0;
+            if constexpr (Kind::WEIGHTED)
+                if (visible)
+                    s[r][c] *= weight_of(a, queries, i, keys, j);
             dP[r][c] = visible ? s[r][c] * (dP[r][c] + m.delta[i]) : (Real)0;
         }
 }
 
 /* Loads the tiles of the operands from column k on; those of the rows only if they are not loaded
- * yet. Also loads L, delta and bounds of the queries. */
+ * yet. Also loads m, 1 / l, delta and bounds of the queries. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, const BackwardMemory &m,
                                             const Positions &rows, const Positions &columns,
@@ -302,7 +317,8 @@ __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, cons
     if (k < M)
         load_tile<SIZE>(m.y2, PITCH, b.y2, columns, k);
     if (k == 0 && (KEYS || first)) {
-        load_vector(m.log_sum, b.log_sum, N, queries);
+        load_vector(m.m, b.m, N, queries);
+        load_vector(m.inverse, b.inverse, N, queries);
         load_vector(m.delta, b.delta, N, queries);
         load_bounds(m.bounds, b.a, queries);
     }
@@ -432,12 +448,12 @@ static void launch_backward(const SoftmaxBackward<Kind> &b, int64_t heads)
 /* Computes dq, and dk and dv, as far as their data is not NULL; g: dout. */
 template <int SIZE, typename Kind, typename Rows, typename Gradients>
 static void launch_gradients(const Kind &a, const Rows &g, const Gradients &dq, const Gradients &dk,
-                             const Gradients &dv, const Real *log_sum, const Real *delta,
-                             int64_t heads)
+                             const Gradients &dv, const Real *m, const Real *inverse,
+                             const Real *delta, int64_t heads)
 {
-    launch_backward<SIZE, false, Kind>({ a, a.query, g, a.key, a.value, dq, {}, log_sum, delta },
+    launch_backward<SIZE, false, Kind>({ a, a.query, g, a.key, a.value, dq, {}, m, inverse, delta },
                                        heads);
-    launch_backward<SIZE, true, Kind>({ a, a.key, a.value, a.query, g, dk, dv, log_sum, delta },
+    launch_backward<SIZE, true, Kind>({ a, a.key, a.value, a.query, g, dk, dv, m, inverse, delta },
                                       heads);
 }
 

@@ -8,7 +8,7 @@
 template <typename T, bool BIASED> struct SoftmaxAttention {
     typedef Span Positions;
     typedef T Gradient;
-    enum { BOUNDS = 0, NOTHING_VISIBLE = BIASED, SCORE_SUMS = BIASED };
+    enum { BOUNDS = 0, NOTHING_VISIBLE = BIASED, SCORE_SUMS = BIASED, WEIGHTED = false };
     Rows<T> query, key, value;
     const int32_t *key_lengths; /* [B], or NULL */
     bool causal;
@@ -101,7 +101,7 @@ template <typename T, bool BIASED> struct SoftmaxForward {
     enum { BLOCKS = BLOCKS_AT_ONCE };
     Kind a;
     GradientRows<T> out;
-    Real *log_sum, nothing;
+    Real *m, *inverse;
 
     template <int SIZE> __device__ RowSums start_sums(Real (*)[4], const Span &, int64_t) const
     {
@@ -179,20 +179,20 @@ static SoftmaxAttention<T, BIASED> arguments_of(const AttentionInputs *a, bool c
 }
 
 template <typename T, int SIZE, bool BIASED>
-static void forward(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
+static void forward(Real *out, Real *m, Real *inverse, const AttentionInputs *a, bool causal)
 {
     Real *A = decay_sums(a);
     launch_forward<SIZE>(
         SoftmaxForward<T, BIASED>{ arguments_of<T, BIASED>(a, causal, A, NULL),
-                                   gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M),
-                                   log_sum, 0 },
+                                   gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M), m,
+                                   inverse },
         a->B * a->H);
     device_workspace_free(A);
 }
 
 template <typename T, int SIZE, bool BIASED>
 static void backward(AttentionGradient d, Real *dA, const Real *dout, const Real *out,
-                     const Real *log_sum, const AttentionInputs *a, bool causal)
+                     const Real *m, const Real *inverse, const AttentionInputs *a, bool causal)
 {
     Real *A = decay_sums(a);
     Real *delta = device_workspace(a->B * a->N * a->H); /* -D_i of softmax.c */
@@ -201,27 +201,27 @@ static void backward(AttentionGradient d, Real *dA, const Real *dout, const Real
         arguments_of<T, BIASED>(a, causal, A, dA), rows_of<T>(dout, a->H * a->M, a->N, a->M),
         gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
         gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
-        gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), log_sum, delta, a->B * a->H);
+        gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), m, inverse, delta, a->B * a->H);
     device_workspace_free(delta);
     device_workspace_free(A);
 }
 
-extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
+extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *m, Real *inverse,
                                                const AttentionInputs *a, bool causal)
 {
     BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
                           (a->mask || a->log_decay
                                ? forward<T, SIZE, true>
-                               : forward<T, SIZE, false>)(out, log_sum, a, causal));
+                               : forward<T, SIZE, false>)(out, m, inverse, a, causal));
 }
 
 extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d, Real *dA,
-                                                const Real *dout, const Real *out,
-                                                const Real *log_sum, const AttentionInputs *a,
+                                                const Real *dout, const Real *out, const Real *m,
+                                                const Real *inverse, const AttentionInputs *a,
                                                 bool causal)
 {
     BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
-                          (a->mask || a->log_decay
-                               ? backward<T, SIZE, true>
-                               : backward<T, SIZE, false>)(d, dA, dout, out, log_sum, a, causal));
+                          (a->mask || a->log_decay ? backward<T, SIZE, true>
+                                                   : backward<T, SIZE, false>)(d, dA, dout, out, m,
+                                                                               inverse, a, causal));
 }
