@@ -5,6 +5,7 @@
  * complete; when the node is done, they are freed. */
 #include "autograd/internal.h"
 
+#include <math.h>
 #include <string.h>
 
 const Real *tape_upstream(const Node *node, int index)
@@ -26,6 +27,8 @@ static Gradient contribution(Node *node, Tensor *input, bool scattered)
     const bool accumulate = root->has_gradient;
     if (scattered && !accumulate)
         device_zero(root->device, gradient->data, tensor_bytes(root));
+    else if (node->tape->fills_gradients && !accumulate)
+        tensor_fill(gradient, (Real)NAN);
     root->has_gradient = true;
     return (Gradient){ tensor_gradient(input)->data, accumulate || scattered };
 }

@@ -43,6 +43,7 @@ struct Tape {
     bool recording;
     bool training;
     bool checks_finite;
+    bool fills_gradients;  /* with NaN before the first contribution: gradient_check */
     bool warned;           /* of SUSPICIOUS_NODES */
     bool backward_started; /* since the last reset */
     ErrorContext errors;   /* whether one was raised since the last reset */

@@ -283,8 +283,16 @@ void tape_scratch_free(Tape *tape, Tensor *scratch);
 /* ------------------------------------------------------------------------------- gradient checking
  * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with finite differences,
  * (f(x + h) - f(x - h)) / 2h. The function is called many times, with variables that hold the given
- * values; it must be deterministic. Build with REAL=double (TAPEGRAD_DOUBLE) for errors near 1e-9;
- * in float expect 1e-2. If a handler leaves an error by longjmp, some memory is not freed. */
+ * values; it must be deterministic. A right gradient of a smooth function has an error below 2e-3
+ * in float, 1e-7 in double (REAL=double, TAPEGRAD_DOUBLE), mostly near 1e-5 and 1e-10. Gradient
+ * buffers are NaN until a backward function stores into them, so elements that it forgets stay NaN,
+ * and so does the error, which passes no test of `error <= 2e-3`.
+ *
+ * Not found: a wrong forward pass; a store in place of an add, unless the function uses a tensor
+ * twice; a wrong gradient that is small beside others of its input, or beside out; that of a tensor
+ * which is no input, such as weights in the context, or of an output that the function does not
+ * return. Where f has a kink within h, 5e-3 in float and 6e-6 in double times max(1, |x|), a right
+ * gradient fails. If a handler leaves an error by longjmp, some memory is not freed. */
 typedef Tensor *CheckedFunction(Tape *tape, Tensor *const *inputs, void *context);
 
 typedef struct CheckInput {
@@ -292,11 +300,21 @@ typedef struct CheckInput {
     const Real *values; /* host memory */
 } CheckInput;
 
+/* error is max |analytic - numeric| / scale over the elements of one input, or NaN. scale is that
+ * input's max |numeric|, but no less than |out| / 100 in float, |out| / 1000 in double: rounding
+ * errors of out hide smaller gradients.
+ *
+ * pattern says what a wrong gradient is beside the differences, if it is one of these, else "":
+ *     "-1 times the differences", "2 times ...", or another constant
+ *     "the last 5 of 20 elements are NaN: never written?", "5 of 20 elements are 0: ..."
+ *     "the transpose of the differences"
+ *     "off by a multiple of out in each row", "off by a constant in each row" */
 typedef struct GradientCheck {
-    double error;             /* max |analytic - numeric| / max(1, max |numeric|), or NaN */
-    int input;                /* the input of the largest error, */
-    int64_t element;          /* its element, */
-    double analytic, numeric; /* and the two gradients there */
+    double error;             /* the largest, */
+    int input;                /* its input, */
+    int64_t element;          /* the input's worst element, */
+    double analytic, numeric; /* the two gradients there, */
+    char pattern[88];         /* and what the input's gradient resembles */
 } GradientCheck;
 
 GradientCheck gradient_check(Device *device, CheckedFunction *function, void *context,

@@ -76,6 +76,8 @@ static double check(Device *device)
     printf("gradient check: largest error %.1e, input %d, element %lld: %.6f on the tape, %.6f by "
            "finite differences\n",
            worst.error, worst.input, (long long)worst.element, worst.analytic, worst.numeric);
+    if (worst.pattern[0])
+        printf("the gradient of input %d is %s\n", worst.input, worst.pattern);
     return worst.error;
 }
 
@@ -116,5 +118,5 @@ int main(void)
     optim_free(optimizer);
     params_free(params);
     const bool written = !fflush(stdout) && !ferror(stdout);
-    return written && error < 2e-2 && last_loss < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return written && error <= 2e-3 && last_loss < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -340,15 +340,17 @@ Real *test_entry(const TensorFile *file, const char *prefix, const char *name, S
 
 /* ------------------------------------------------------------------------------ gradient checks */
 void check_gradient_shapes(const char *name, CheckedFunction *function, void *context,
-                           const Shape *shapes, int count)
+                           const Shape *shapes, int count, double tolerance)
 {
     CheckInput inputs[NODE_INPUTS];
     ck_assert_int_le(count, NODE_INPUTS);
     for (int i = 0; i < count; i++)
         inputs[i] = (CheckInput){ shapes[i], test_normal((uint64_t)i + 1, shape_count(shapes[i])) };
     GradientCheck check = gradient_check(test_device(), function, context, inputs, count);
-    ck_assert_msg(check.error >= 0 && check.error <= GRADIENT_TOLERANCE,
-                  "%s: input %d of shape %s, element %lld: the tape says %.9g, differences %.9g",
+    ck_assert_msg(check.error >= 0 && check.error <= tolerance,
+                  "%s: input %d of shape %s, element %lld: the tape says %.9g, differences %.9g: "
+                  "error %.2g, tolerance %.2g%s%s",
                   name, check.input, shape_text(shapes[check.input]).text, (long long)check.element,
-                  check.analytic, check.numeric);
+                  check.analytic, check.numeric, check.error, tolerance,
+                  check.pattern[0] ? "; the gradient of this input is " : "", check.pattern);
 }

@@ -331,8 +331,28 @@ enum { CHECKED_USES = 0 };
 enum { CHECKED_USES = USES };
 #endif
 
+/* In float, differences of some rows have errors above GRADIENT_TOLERANCE. */
+static double difference_tolerance(const char *name)
+{
+    static const struct {
+        const char *names;
+        double tolerance;
+    } exceptions[] = {
+        { "layernorm", 2e-2 },       /* a row of three nearly equal values: curvature within h */
+        { "op_squared_relu", 1e-2 }, /* used twice, x^12 at x = 0.3: curvature within h */
+        { "*lsh_attention", 5e-3 },  /* the input is scaled by 0.05: gradients small beside out */
+        { "decay_chunk_parallel", 5e-3 }, /* the log decay is scaled by 0.02 */
+        { "ctc_long", 5e-3 },             /* out, the sum of 81 frames, is 100 times a gradient */
+    };
+    for (size_t i = 0; i < sizeof exceptions / sizeof *exceptions && sizeof(Real) < 8; i++)
+        if (test_chosen(exceptions[i].names, name))
+            return exceptions[i].tolerance;
+    return GRADIENT_TOLERANCE;
+}
+
 TEST(gradients_equal_finite_differences)
 {
+    static const char *const uses[USES] = { "once", "twice", "as each input of its shape" };
     for (int i = 0; i < case_count; i++)
         for (Use use = ONCE; use < (Use)CHECKED_USES && real_elements(&cases[i]) <= MAX_ELEMENTS;
              use++) {
@@ -342,7 +362,10 @@ TEST(gradients_equal_finite_differences)
             for (int j = 0; j < MAX_INPUTS; j++)
                 if (is_real(&cases[i].inputs[j]) && source_of(&checked, j) == j)
                     shapes[count++] = cases[i].inputs[j].shape;
-            check_gradient_shapes(cases[i].name, checked_function, &checked, shapes, count);
+            char name[128];
+            snprintf(name, sizeof name, "%s, used %s", cases[i].name, uses[use]);
+            check_gradient_shapes(name, checked_function, &checked, shapes, count,
+                                  difference_tolerance(cases[i].name));
         }
 }
 

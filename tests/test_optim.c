@@ -421,8 +421,9 @@ TEST(schedule_free_evaluates_the_average)
     close(mkstemp(path));
     Pair pair = pair_new(), switched = pair_new(), loaded = pair_new();
     static double x[COUNT], z[COUNT], v[COUNT];
-    static Real values[COUNT], other[COUNT], expected[COUNT];
+    static Real values[COUNT], other[COUNT], expected[COUNT], y[COUNT];
     AdamConfig config = optim_adam_config(0.0625);
+    config.weight_decay = 0.25;
     config.schedule = optim_warm_up(5);
     Optimizer *optimizer = optim_schedule_free_adamw(pair.params, config);
     Optimizer *second = optim_schedule_free_adamw(switched.params, config);
@@ -437,6 +438,9 @@ TEST(schedule_free_evaluates_the_average)
         assert_ok(optim_load(third, NULL, path));
         optim_set_training(second, true);
         optim_set_training(third, true);
+        pair_read(pair, y);
+        pair_read(switched, other);
+        assert_identical(other, y, COUNT);
         const Real *gradients = test_normal((uint64_t)t, COUNT);
         pair_step(pair, optimizer, gradients);
         pair_step(switched, second, gradients);
@@ -446,7 +450,7 @@ TEST(schedule_free_evaluates_the_average)
         for (int i = 0; i < COUNT; i++) {
             const double g = (double)gradients[i], c = lr * lr / sum;
             v[i] = 0.999 * v[i] + 0.001 * g * g;
-            z[i] -= lr * g / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8);
+            z[i] -= lr * (g / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8) + 0.25 * (double)y[i]);
             x[i] += c * (z[i] - x[i]);
             expected[i] = (Real)x[i];
         }
