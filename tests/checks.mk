@@ -12,15 +12,16 @@ nightly:
 
 # Each other build leaves out what it would only repeat. No build changes these scripts:
 SAME      := test_build.sh test_gpu_script.sh test_language.sh test_run.sh test_nightly.sh
-# Nor do sanitizers or Real change figures, or Real programs; the choice of instructions, installed files, pages
-# and processes have nightly parts.
+# Nor do sanitizers or Real change figures, or Real programs; the choice of instructions, installed files,
+# pages and processes have nightly parts.
 FIGURE_TESTS := test_figures.sh test_goals.sh test_peers.sh
 NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
-KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 layout convolution \
-           attention attention_options gates decay_gradient delta_rule lsh_attention softmax_attention features recurrent ctc \
-           sampling random threads generation layers optim)
-SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
+KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 \
+           layout convolution attention attention_options gates decay_gradient delta_rule lsh_attention \
+           softmax_attention features recurrent ctc sampling random threads generation layers optim)
+SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+             SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test
 
 sanitize:
@@ -85,7 +86,8 @@ faults: $(PROGRAMS) $(BUILD)/bench/sequence_parallel $(BUILD)/tests/faults/saver
 
 # Faults that must be found, by the emulation and by tests.
 test-cuda-faults:
-	+@$(MAKE) --no-print-directory $(call HOST,0) ONLY='test_rows test_products test_attention test_generation' test-programs
+	+@$(MAKE) --no-print-directory $(call HOST,0) \
+	    ONLY='test_rows test_products test_attention test_generation' test-programs
 	+@$(MAKE) --no-print-directory $(call HOST,0) CC=clang BUILD=build-cuda-on-host-sanitize $(SANITIZERS) \
 	    ONLY=test_layout test-programs
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
