@@ -4,63 +4,104 @@
 #include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
-enum { DELTA_THREADS = 32, DELTA_SHARED = 48 << 10 };
+/* DELTA_SEGMENT: positions after which the cumulative sum of the log decay's gradient restarts */
+enum { DELTA_THREADS = 32, DELTA_SHARED = 48 << 10, DELTA_SEGMENT = 128 };
+
+/* The positions of a sequence; those from `keys` on are masked. */
+struct DeltaSequence {
+    int64_t b, begin, keys, end;
+
+    __device__ DeltaSequence(const DeltaRule &s, int64_t sequence)
+    {
+        b = sequence;
+        begin = s.x.offsets ? s.x.offsets[b] : b * s.x.N;
+        end = s.x.offsets ? s.x.offsets[b + 1] : begin + s.x.N;
+        keys = s.x.key_lengths ? begin + s.x.key_lengths[b] : end;
+    }
+    /* The number, of all sequences, of the segment that ends with position i, or -1. */
+    __device__ int64_t segment(int64_t i) const
+    {
+        const bool ends = i < keys && (i + 1 == keys || (i + 1) % DELTA_SEGMENT == 0);
+        return ends ? i / DELTA_SEGMENT + b : -1;
+    }
+};
 
 /* One of `width` columns of a head's state; its elements are DELTA_THREADS apart, in shared memory
- * or, if they do not fit, in a workspace. */
+ * or, if they do not fit, in a workspace. They lack the factor `pending`, the product of weak
+ * decays, whose rounding would add up if each were applied. */
 struct DeltaLine {
     Real *S;
     int64_t length; /* elements */
-    int64_t head, h, c, begin, end;
+    int64_t head, h, c;
+    DeltaSequence positions;
+    double log_pending;
+    Real pending;
     bool valid;
 
     __device__ DeltaLine(const DeltaRule &s, int64_t width, int64_t size, Real *states,
                          Real *shared)
+        : positions(s, blockIdx.x / tiles(width) / s.x.H)
     {
-        const int64_t tiles = (width + DELTA_THREADS - 1) / DELTA_THREADS;
-        head = blockIdx.x / tiles;
-        c = blockIdx.x % tiles * DELTA_THREADS + threadIdx.x;
-        length = size;
-        const int64_t b = head / s.x.H;
+        head = blockIdx.x / tiles(width);
         h = head % s.x.H;
-        begin = s.x.offsets ? s.x.offsets[b] : b * s.x.N;
-        end = s.x.offsets ? s.x.offsets[b + 1] : begin + s.x.N;
+        c = blockIdx.x % tiles(width) * DELTA_THREADS + threadIdx.x;
+        length = size;
         valid = c < width;
         S = (states ? states + blockIdx.x * length * DELTA_THREADS : shared) + threadIdx.x;
     }
-    __device__ Real &operator[](int64_t r) const
+    __device__ static int64_t tiles(int64_t width)
+    {
+        return (width + DELTA_THREADS - 1) / DELTA_THREADS;
+    }
+    __device__ Real &stored(int64_t r) const
     {
         return S[r * DELTA_THREADS];
     }
+    __device__ Real operator[](int64_t r) const
+    {
+        return pending * stored(r);
+    }
     /* from: its first element, or NULL: 0 */
-    __device__ void set(const Real *from, int64_t stride) const
+    __device__ void set(const Real *from, int64_t stride)
     {
         for (int64_t r = 0; r < length; r++)
-            (*this)[r] = from ? from[r * stride] : 0;
+            stored(r) = from ? from[r * stride] : 0;
+        log_pending = 0;
+        pending = 1;
     }
-    __device__ void decay(Real factor) const
+    /* times e^l */
+    __device__ void decay(double l)
     {
-        for (int64_t r = 0; factor != 1 && r < length; r++)
-            (*this)[r] *= factor;
+        if (l == 0)
+            return;
+        log_pending += l;
+        pending = real_exp((Real)log_pending);
+        if (log_pending > -0.7)
+            return;
+        for (int64_t r = 0; r < length; r++)
+            stored(r) *= pending;
+        log_pending = 0;
+        pending = 1;
     }
     template <typename T> __device__ void add(const T *y, Real w) const
     {
+        w /= pending;
         for (int64_t r = 0; r < length; r++)
-            (*this)[r] += load(&y[r]) * w;
+            stored(r) += load(&y[r]) * w;
     }
     template <typename T> __device__ Real dot(const T *x) const
     {
         Real sum = 0;
         for (int64_t r = 0; r < length; r++)
-            sum += load(&x[r]) * (*this)[r];
-        return sum;
+            sum += load(&x[r]) * stored(r);
+        return pending * sum;
     }
 };
 
-/* Position i of head h, as in delta_rule.c. beta and e^l are NaN where they are out of range. */
+/* Position i of head h, as in delta_rule.c. beta and l are NaN where they are out of range. */
 template <typename T> struct DeltaPosition {
     const T *q, *k, *v;
-    Real beta, decay;
+    Real beta, l;
     int64_t row;
     bool masked;
 
@@ -74,8 +115,8 @@ template <typename T> struct DeltaPosition {
         masked = x.key_lengths && i % x.N >= x.key_lengths[i / x.N];
         beta = masked ? 0 : s.beta[row];
         beta = beta >= 0 && beta <= 2 ? beta : (Real)NAN;
-        const Real l = masked || !s.log_decay ? 0 : s.log_decay[row];
-        decay = l <= 0 ? real_exp(l) : (Real)NAN;
+        l = masked || !s.log_decay ? 0 : s.log_decay[row];
+        l = l <= 0 ? l : (Real)NAN;
     }
 };
 
@@ -85,15 +126,15 @@ __global__ void delta_forward(T *out, Real *u, Real *final_state, Real *states, 
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const DeltaLine S(s, M, D, states, shared);
+    DeltaLine S(s, M, D, states, shared);
     if (!S.valid)
         return;
     const int64_t at = S.head * D * M + S.c;
     S.set(s.state ? s.state + at : NULL, M);
-    for (int64_t i = S.begin; i < S.end; i++) {
+    for (int64_t i = S.positions.begin; i < S.positions.end; i++) {
         const DeltaPosition<T> p(s, i, S.h);
         const int64_t k = p.row * M + S.c;
-        S.decay(p.decay);
+        S.decay(p.l);
         u[k] = p.masked ? 0 : p.beta * (load(&p.v[S.c]) - S.dot(p.k));
         if (!p.masked)
             S.add(p.k, u[k]);
@@ -106,8 +147,17 @@ __global__ void delta_forward(T *out, Real *u, Real *final_state, Real *states, 
 /* What the passes leave to the next ones, [rows, M or D] */
 struct DeltaScratch {
     Real *du, *Ru, *z, *dq; /* [rows, M], [rows, D], .. */
-    Real *dl, *product;     /* [rows]; [B, H, D]: each row's part of <S_N, dL/dS_N> */
+    Real *dl;               /* [rows, D]: of each row of the states; or NULL */
+    Real *segment_R;        /* [segments, H, D, M]: R' of their last positions */
     Real *states;           /* NULL: in shared memory */
+
+    /* Row d of R' if position i ends a segment, or NULL. */
+    __device__ Real *segment_row(const DeltaRule &s, const DeltaLine &row, int64_t i) const
+    {
+        const int64_t segment = dl ? row.positions.segment(i) : -1;
+        const int64_t at = ((segment * s.x.H + row.h) * s.x.D + row.c) * s.x.M;
+        return segment < 0 ? NULL : segment_R + at;
+    }
 };
 
 /* A column per thread, from the last position:
@@ -118,66 +168,78 @@ __global__ void delta_backward_du(DeltaScratch m, Real *dstate, const T *dout,
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const DeltaLine R(s, M, D, m.states, shared);
+    DeltaLine R(s, M, D, m.states, shared);
     if (!R.valid)
         return;
     const int64_t at = R.head * D * M + R.c;
     R.set(dfinal_state ? dfinal_state + at : NULL, M);
-    for (int64_t i = R.end - 1; i >= R.begin; i--) {
+    for (int64_t i = R.positions.end - 1; i >= R.positions.begin; i--) {
         const DeltaPosition<T> p(s, i, R.h);
         const int64_t k = p.row * M + R.c;
         R.add(p.q, load(&dout[k]));
         m.du[k] = p.masked ? 0 : R.dot(p.k);
         if (!p.masked)
             R.add(p.k, -p.beta * m.du[k]);
-        R.decay(p.decay);
+        R.decay(p.l);
     }
     for (int64_t d = 0; dstate && d < D; d++)
         dstate[at + d * M] = R[d];
 }
 
-/* The same with a row per thread, for R u. */
+/* The same with a row per thread, for R u; and R' u, R' for dl. */
 template <typename T>
 __global__ void delta_backward_Ru(DeltaScratch m, const T *dout, const Real *dfinal_state,
                                   const Real *u, DeltaRule s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const DeltaLine R(s, D, M, m.states, shared);
+    DeltaLine R(s, D, M, m.states, shared);
     if (!R.valid)
         return;
     R.set(dfinal_state ? dfinal_state + (R.head * D + R.c) * M : NULL, 1);
-    for (int64_t i = R.end - 1; i >= R.begin; i--) {
+    for (int64_t i = R.positions.end - 1; i >= R.positions.begin; i--) {
         const DeltaPosition<T> p(s, i, R.h);
+        Real *segment_row = m.segment_row(s, R, i);
+        for (int64_t r = 0; segment_row && r < M; r++)
+            segment_row[r] = R[r];
+        if (m.dl)
+            m.dl[p.row * D + R.c] = p.masked || segment_row ? 0 : R.dot(u + p.row * M);
         R.add(dout + p.row * M, load(&p.q[R.c]));
         m.Ru[p.row * D + R.c] = p.masked ? 0 : R.dot(u + p.row * M);
         if (!p.masked)
             R.add(m.du + p.row * M, -p.beta * load(&p.k[R.c]));
-        R.decay(p.decay);
+        R.decay(p.l);
     }
 }
 
-/* A row per thread:  z = S du      S <- S + k u^T      dq = S g */
+/* A row per thread:  z = S du      S <- S + k u^T      dq = S g
+ * and its part of dl_i - dl_{i+1} = q_i.Z_i g_i - beta_i k_i.z_i - k_i.R'_i u_i, or of <Z_i, R'_i>
+ * where the sum restarts. */
 template <typename T>
-__global__ void delta_backward_dq(DeltaScratch m, const T *dout, const Real *dfinal_state,
-                                  const Real *u, DeltaRule s)
+__global__ void delta_backward_dq(DeltaScratch m, const T *dout, const Real *u, DeltaRule s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const DeltaLine S(s, D, M, m.states, shared);
+    DeltaLine S(s, D, M, m.states, shared);
     if (!S.valid)
         return;
-    const int64_t at = (S.head * D + S.c) * M;
-    S.set(s.state ? s.state + at : NULL, 1);
-    for (int64_t i = S.begin; i < S.end; i++) {
+    S.set(s.state ? s.state + (S.head * D + S.c) * M : NULL, 1);
+    for (int64_t i = S.positions.begin; i < S.positions.end; i++) {
         const DeltaPosition<T> p(s, i, S.h);
-        S.decay(p.decay);
-        m.z[p.row * D + S.c] = p.masked ? 0 : S.dot(m.du + p.row * M);
+        const int64_t at = p.row * D + S.c;
+        S.decay(p.l);
+        const Real z = p.masked ? 0 : S.dot(m.du + p.row * M);
+        m.z[at] = z;
+        if (m.dl && !p.masked) {
+            const Real *segment_row = m.segment_row(s, S, i);
+            m.dl[at] = load(&p.q[S.c]) * S.dot(dout + p.row * M) -
+                       load(&p.k[S.c]) * (p.beta * z + m.dl[at]) +
+                       (segment_row ? S.dot(segment_row) : 0);
+        }
         if (!p.masked)
             S.add(u + p.row * M, load(&p.k[S.c]));
-        m.dq[p.row * D + S.c] = S.dot(dout + p.row * M);
+        m.dq[at] = S.dot(dout + p.row * M);
     }
-    m.product[S.head * D + S.c] = dfinal_state ? S.dot(dfinal_state + at) : 0;
 }
 
 /* A position and head per thread: all contributions but those to log decay and state. */
@@ -193,14 +255,11 @@ __global__ void delta_contribute(DeltaRuleGradient d, DeltaScratch m, DeltaRule 
         const int64_t at_query = i * s.x.query_stride + h * D;
         const int64_t at_key = i * s.x.key_stride + h * D;
         const int64_t at_value = i * s.x.value_stride + h * M;
-        Real vdu = 0, kz = 0, qdq = 0;
+        Real vdu = 0, kz = 0;
         for (int64_t c = 0; c < M; c++)
             vdu += p.masked ? 0 : load(&p.v[c]) * du[c];
-        for (int64_t c = 0; c < D; c++) {
+        for (int64_t c = 0; c < D; c++)
             kz += p.masked ? 0 : load(&p.k[c]) * z[c];
-            qdq += load(&p.q[c]) * dq[c];
-        }
-        m.dl[row] = qdq - p.beta * vdu;
         for (int64_t c = 0; dquery && c < D; c++)
             contribute(&dquery[at_query + c], d.x.query.accumulate, dq[c]);
         for (int64_t c = 0; dkey && c < D; c++)
@@ -212,21 +271,27 @@ __global__ void delta_contribute(DeltaRuleGradient d, DeltaScratch m, DeltaRule 
     }
 }
 
-/* A head per thread: dl_i <- <S_N, dL/dS_N> + sum_{t>=i} (q_t.dq_t - v_t.dv_t) */
+/* A head and DELTA_SEGMENT positions per thread: dl_i, the sum from the segment's end; 0 where e^l
+ * is, for a first position without a state, and for masked ones. */
 template <typename T>
-__global__ void delta_contribute_decay(Gradient dlog_decay, DeltaScratch m, DeltaRule s)
+__global__ void delta_contribute_decay(Gradient dlog_decay, DeltaScratch m, DeltaRule s,
+                                       int64_t segments)
 {
-    GRID_FOR(head, s.x.B * s.x.H) {
-        const int64_t b = head / s.x.H, h = head % s.x.H;
-        const int64_t begin = s.x.offsets ? s.x.offsets[b] : b * s.x.N;
-        const int64_t end = s.x.offsets ? s.x.offsets[b + 1] : begin + s.x.N;
+    GRID_FOR(index, s.x.B * s.x.H * segments) {
+        const int64_t head = index % (s.x.B * s.x.H), h = head % s.x.H;
+        const DeltaSequence positions(s, head / s.x.H);
+        const int64_t segment = positions.begin / DELTA_SEGMENT + index / (s.x.B * s.x.H);
+        int64_t first = segment * DELTA_SEGMENT, end = first + DELTA_SEGMENT;
+        first = first < positions.begin ? positions.begin : first;
+        end = end > positions.end ? positions.end : end;
         double sum = 0;
-        for (int64_t d = 0; d < s.x.D; d++)
-            sum += m.product[head * s.x.D + d];
-        for (int64_t i = end - 1; i >= begin; i--) {
+        for (int64_t i = end - 1; i >= first; i--) {
             const DeltaPosition<T> p(s, i, h);
-            sum += m.dl[p.row];
-            contribute(&dlog_decay.data[p.row], dlog_decay.accumulate, p.masked ? 0 : (Real)sum);
+            const bool empty = real_exp(p.l) == 0 || (i == positions.begin && !s.state);
+            for (int64_t d = 0; !p.masked && d < s.x.D; d++)
+                sum += m.dl[p.row * s.x.D + d];
+            sum = empty ? 0 : sum;
+            contribute(&dlog_decay.data[p.row], dlog_decay.accumulate, (Real)sum);
         }
     }
 }
@@ -268,14 +333,16 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
 {
     const int64_t D = s->x.D, M = s->x.M, heads = s->x.B * s->x.H;
     const int64_t rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
-    Real *memory = device_workspace(rows * (M + 3 * D + 1) + heads * D);
+    const int64_t segments = d.log_decay.data ? rows / s->x.H / DELTA_SEGMENT + s->x.B : 0;
+    const int64_t segment_R = segments * s->x.H * D * M;
+    Real *memory = device_workspace(rows * (M + (segments ? 4 : 3) * D) + segment_R);
     DeltaScratch columns;
     columns.du = memory;
     columns.Ru = columns.du + rows * M;
     columns.z = columns.Ru + rows * D;
     columns.dq = columns.z + rows * D;
-    columns.dl = columns.dq + rows * D;
-    columns.product = columns.dl + rows;
+    columns.segment_R = columns.dq + rows * D;
+    columns.dl = segments ? columns.segment_R + segment_R : NULL;
     DeltaScratch lines = columns;
     columns.states = delta_states(s, M, D);
     lines.states = delta_states(s, D, M);
@@ -286,11 +353,12 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
         LAUNCH(delta_backward_Ru<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
                dfinal_state, u, *s);
         LAUNCH(delta_backward_dq<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
-               dfinal_state, u, *s);
+               u, *s);
         LAUNCH(delta_contribute<T>, blocks_for(rows), THREADS, 0, d, columns, *s, rows);
-        if (d.log_decay.data)
-            LAUNCH(delta_contribute_decay<T>, blocks_for(heads), THREADS, 0, d.log_decay, columns,
-                   *s);
+        const int64_t parts = s->x.N / DELTA_SEGMENT + 2; /* of a sequence, at most */
+        if (segments)
+            LAUNCH(delta_contribute_decay<T>, blocks_for(heads * parts), THREADS, 0, d.log_decay,
+                   columns, *s, parts);
     });
     device_workspace_free(lines.states);
     device_workspace_free(columns.states);
