@@ -6,8 +6,8 @@
  *
  * The typical |L| is |out|, its standard deviation over r, and the error of a difference is near
  * 2e-5 |out| in float, 4e-11 |out| in double. An input's error is relative to its own largest
- * gradient, but to no less than |out| / 100, in double |out| / 1000: of smaller gradients the
- * differences have too few digits. */
+ * gradient, but to no less than |out| / 100: of smaller gradients the differences have too few
+ * digits. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,14 +28,10 @@ typedef struct Check {
     Tensor *variables[MAX_INPUTS];
     Real *weights, *out; /* r and the values of out */
     Shape out_shape;
-    double least_scale; /* |out| / 100 or / 1000 */
+    double least_scale; /* |out| / 100 */
 } Check;
 
-#ifdef TAPEGRAD_DOUBLE
-static const double real_epsilon = DBL_EPSILON, scales_per_out = 1000;
-#else
-static const double real_epsilon = FLT_EPSILON, scales_per_out = 100;
-#endif
+static const double real_epsilon = sizeof(Real) == sizeof(float) ? FLT_EPSILON : DBL_EPSILON;
 
 static void *allocate_values(size_t bytes)
 {
@@ -94,7 +90,7 @@ static void analytic_gradients(Check *check)
     double squares = 0;
     for (int64_t i = 0; i < count; i++)
         squares += (double)check->out[i] * (double)check->out[i];
-    check->least_scale = sqrt(squares) / scales_per_out;
+    check->least_scale = sqrt(squares) / 100;
     tape_backward_from(check->tape, out, tape_input(check->tape, check->weights, out->shape));
     for (int i = 0; i < check->count; i++)
         if (check->variables[i]->has_gradient)

@@ -301,8 +301,7 @@ typedef struct CheckInput {
 } CheckInput;
 
 /* error is max |analytic - numeric| / scale over the elements of one input, or NaN. scale is that
- * input's max |numeric|, but no less than |out| / 100 in float, |out| / 1000 in double: rounding
- * errors of out hide smaller gradients.
+ * input's max |numeric|, but no less than |out| / 100: rounding errors of out hide smaller ones.
  *
  * pattern says what a wrong gradient is beside the differences, if it is one of these, else "":
  *     "-1 times the differences", "2 times ...", or another constant

@@ -53,7 +53,7 @@ sanitize-cuda-on-host:
 # finite differences in double; a tenth of the cases on the emulation.
 CASES    := $(or $(COUNT),500)
 RANDOM    = +@$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/test_operations && \
-            SEED=$(SEED) RANDOM_SHAPES=$(or $(5),$(CASES)) TEST=$(4) build$(3)/tests/test_operations
+            SEED=$(SEED) RANDOM_SHAPES=$(or $(5),$(CASES)) TEST=$(4),random_shapes_cover_every_operation build$(3)/tests/test_operations
 AS_PLAIN := results_equal_those_of_plain_kernels
 oracle: oracle-float oracle-double oracle-differences oracle-emulation
 oracle-float:

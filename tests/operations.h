@@ -488,6 +488,10 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { S(5, 7, 111) })                                                                          \
     ROW(max_middle, op_max(tape, x[0], 1), UNMEASURED, { S(2, 3, 4) }, { S(5, 17, 40) },           \
         { S(5, 70, 3) })                                                                           \
+    ROW(argmax,                                                                                    \
+        op_multiply(tape, x[0], op_one_hot(tape, op_argmax(tape, far_apart(tape, x[0]), -1),       \
+                                           x[0]->shape.size[3])),                                  \
+        UNMEASURED, { S(2, 3, 2, 5) }, { S(5, 7, 11, 16) })                                        \
     ROW(cumulative_sum, op_cumulative_sum(tape, x[0], 1), PASSES(2, 4),                            \
         { S(ROWS, WIDTH) }, { S(2, 3, 4, 5) }, { S(5, 300, 11) })                                  \
     ROW(reverse_cumulative_sum, op_reverse_cumulative_sum(tape, x[0], -1), UNMEASURED,             \

@@ -2,7 +2,7 @@
  *
  *     RANDOM_SHAPES=500 SEED=7 build/tests/test_operations
  *
- * tests 500 cases of each operation below in place of the tables' cases (`make oracle`). */
+ * tests 500 cases of each row in place of the tables' cases (`make oracle`). */
 #ifndef TAPEGRAD_TESTS_RANDOM_SHAPES_H
 #define TAPEGRAD_TESTS_RANDOM_SHAPES_H
 
@@ -124,7 +124,27 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
     ROW(gru, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + K_ % 2 * B_ * H_) })                          \
     ROW(gru_lengths, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
-    ROW(gru_reverse, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })
+    ROW(gru_reverse, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
+    ROW(lstm_from_state, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + 2 * B_ * H_) })                   \
+    ROW(gru_from_state, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + B_ * H_) })                        \
+    ROW(ctc, { S(B_, N_, 1 + M_) }) ROW(ctc_speech, { S(B_, 8 + N_, 1 + M_) })                     \
+    ROW(ctc_long, { S(B_, 120 + N_, 1 + M_) }) /* frames for 40 equal symbols */                   \
+    ROW(reshape_beside, { S(3, 2, 5) }) ROW(slice_first, { S(1 + N_, M_) })                        \
+    ROW(concat_first, { S(B_, N_, M_), S(H_, N_, M_) })                                            \
+    ROW(unfold_far, { S(B_, N_, M_, H_) }) ROW(unfold_padding, { S(B_, N_, M_, H_) })              \
+    ROW(unfold_gaps, { S(B_, N_ + 1, M_ + 4, H_) })                                                \
+    ROW(conv2d_far, { S(B_, N_, M_, H_), P(K_, 1 + N_ % 4, 1 + M_ % 4, H_) })                      \
+    ROW(conv2d_with_itself, { S(B_, N_, M_, H_) })                                                 \
+    ROW(max_pool, { S(B_, N_ + 1, M_ + 1, K_) }) ROW(max_pool_gaps, { S(B_, N_, M_ + 2, K_) })     \
+    ROW(average_pool_gaps, { S(B_, N_ + 1, M_ + 4, K_) })                                          \
+    ROW(packed_linear_attention, { S(B_, N_, 3 * H_, M_) })                                        \
+    ROW(causal_lsh_attention, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                            \
+    ROW(lsh_attention, { S(2, N_, H_, M_), S(2, N_, H_, K_) })                                     \
+    ROW(packed_lsh_attention, { S(B_, N_, 2 * H_, M_) })                                           \
+    ROW(recurrent_softplus, { STATES(B_) }) ROW(quadratic_relu, { STATES(B_) })                    \
+    ROW(state_is_query, { QKVS(1, 3, 3, 3, 2, 1) }) /* others make the divisor 0 */                \
+    ROW(state_is_value, { QKV(H_, B_, B_, B_, B_), P(H_, B_, B_, B_) })                            \
+    ROW(argmax, { S(B_, N_, H_, 1 + M_ % 16) })
 /* clang-format on */
 
 typedef void DrawShapes(const int64_t *n, Input *inputs);

@@ -1,11 +1,15 @@
 #include "tests/support.h"
 
+#include <dirent.h>
 #include <fnmatch.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 jmp_buf test_error_jump;
 
@@ -62,13 +66,73 @@ void test_register(const TTest *test)
     registered_count++;
 }
 
-/* In seconds of processor time, which a busy machine does not lengthen; and of wall time, against
- * a test that waits for ever. */
-enum { PROCESSOR_LIMIT = 600, WALL_LIMIT = 3600 };
+/* In seconds of processor time, which a busy machine does not lengthen; of wall time; and of wall
+ * time without processor time, which is a hang. */
+enum { PROCESSOR_LIMIT = 600, WALL_LIMIT = 3600, IDLE_LIMIT = 90, WATCH_EVERY = 30 };
 
-static void limit_processor_time(void)
+/* The processor time, in ticks, of the other processes of this group; -1 if there are none. */
+static long long ticks_of_group(void)
+{
+    DIR *processes = opendir("/proc");
+    bool found = false;
+    long long sum = 0;
+    for (struct dirent *entry; processes && (entry = readdir(processes));) {
+        char path[300];
+        snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        FILE *file =
+            atoi(entry->d_name) > 0 && atoi(entry->d_name) != getpid() ? fopen(path, "r") : NULL;
+        int group = 0;
+        long long user, kernel, of_children, kernel_of_children;
+        if (file &&
+            fscanf(file,
+                   "%*d (%*[^)]) %*c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lld %lld %lld %lld",
+                   &group, &user, &kernel, &of_children, &kernel_of_children) == 5 &&
+            group == getpgrp()) {
+            found = true;
+            sum += user + kernel + of_children + kernel_of_children;
+        }
+        if (file)
+            fclose(file);
+    }
+    if (processes)
+        closedir(processes);
+    return found ? sum : -1;
+}
+
+/* Ends the test when all its processes are idle for IDLE_LIMIT seconds: Check's handler of SIGALRM
+ * kills them and reports a timeout with the test's name. When the test ends, Check kills what is
+ * left of its group, this process too. */
+static void watch(pid_t runner)
+{
+    enum { FEW_TICKS = 10 };
+    long long last = 0;
+    for (int idle = 0; last >= 0 && idle < IDLE_LIMIT; idle += WATCH_EVERY) {
+        sleep(WATCH_EVERY);
+        const long long now = ticks_of_group();
+        if (now < 0 || llabs(now - last) > FEW_TICKS) {
+            last = now;
+            idle = -WATCH_EVERY;
+        }
+    }
+    if (last >= 0)
+        kill(runner, SIGALRM);
+    _exit(0);
+}
+
+static SRunner *runner;
+
+static void limit_time(void)
 {
     setrlimit(RLIMIT_CPU, &(struct rlimit){ PROCESSOR_LIMIT, RLIM_INFINITY });
+    const pid_t parent = getppid();
+    const pid_t child = srunner_fork_status(runner) == CK_FORK ? fork() : -1;
+    if (child == 0) {
+        if (fork() == 0) /* a grandchild: the test's wait() does not see it */
+            watch(parent);
+        _exit(0);
+    }
+    if (child > 0)
+        waitpid(child, NULL, 0);
 }
 
 int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
@@ -79,10 +143,10 @@ int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
     }
     Suite *suite = suite_create(name);
     tcase_set_timeout(registered, WALL_LIMIT);
-    tcase_add_checked_fixture(registered, limit_processor_time, NULL);
+    tcase_add_checked_fixture(registered, limit_time, NULL);
     tcase_add_checked_fixture(registered, setup, teardown);
     suite_add_tcase(suite, registered);
-    SRunner *runner = srunner_create(suite);
+    runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

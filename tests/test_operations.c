@@ -344,6 +344,8 @@ static double difference_tolerance(const char *name)
         { "decay_chunk_parallel", 5e-3 }, /* the log decay is scaled by 0.02 */
         { "ctc_long", 5e-3 },             /* out, the sum of 81 frames, is 100 times a gradient */
     };
+    if (random_cases && sizeof(Real) == 8)
+        return 1e-5; /* among 10^5 cases some lie so near a zero of f that f is curved within h */
     for (size_t i = 0; i < sizeof exceptions / sizeof *exceptions && sizeof(Real) < 8; i++)
         if (test_chosen(exceptions[i].names, name))
             return exceptions[i].tolerance;
@@ -378,6 +380,50 @@ TEST(every_operation_is_checked_by_finite_differences)
                 !strcmp(cases[i].name, cases[j].name) && real_elements(&cases[j]) <= MAX_ELEMENTS;
         ck_assert_msg(found, "%s: no case has at most %d elements", cases[i].name, MAX_ELEMENTS);
     }
+}
+
+/* The file's text, in memory that lives until the process ends. */
+static char *text_of(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    ck_assert_msg(file != NULL, "cannot read %s", path);
+    enum { MAX_BYTES = 1 << 20 };
+    char *text = (char *)test_zeros(MAX_BYTES / sizeof(Real));
+    const size_t bytes = fread(text, 1, MAX_BYTES - 1, file);
+    fclose(file);
+    ck_assert_uint_lt(bytes, MAX_BYTES - 1);
+    return text;
+}
+
+/* Every row has random shapes, and every operation of ops/ops.h is called by a row. */
+TEST(random_shapes_cover_every_operation)
+{
+    for (int o = 0; o < OPERATION_COUNT; o++) /* broadcast_rows: to the benchmark's shape alone */
+        ck_assert_msg(draw_of(operations[o].name) || !strcmp(operations[o].name, "broadcast_rows"),
+                      "%s has no row in tests/random_shapes.h", operations[o].name);
+    const char *rows = text_of("tests/operations.h"), *table = text_of("tests/operation_table.h");
+    int count = 0;
+    for (char *at = text_of("ops/ops.h"); (at = strstr(at, "op_")) != NULL;) {
+        const bool is_prototype = at[-1] == '*' || !strncmp(at - 5, "void ", 5);
+        char name[64] = "";
+        sscanf(at, "%62[a-z0-9_]", name);
+        at += strlen(name);
+        if (!is_prototype) /* in a comment */
+            continue;
+        /* A draw has no exact result, and a store no row: it raises after a recorded operation. */
+        if (!strncmp(name, "op_sample", 9) || !strncmp(name, "op_store", 8))
+            continue;
+        count++;
+        char call[66], entry[66];
+        snprintf(call, sizeof call, "%s(", name);
+        snprintf(entry, sizeof entry, " %s,", name);
+        ck_assert_msg(strstr(rows, call) || strstr(table, call) || strstr(table, entry),
+                      "%s is in no row of tests/operations.h or tests/operation_table.h", name);
+    }
+    ck_assert_int_gt(count, 80);
+    if (random_cases)
+        printf("random shapes: %d cases of %d rows, which call %d operations of ops/ops.h\n",
+               case_count, UNARIES + BINARIES + RANDOM_ROW_COUNT, count);
 }
 
 /* A backward function that forgets an input leaves it without a gradient, and training without an
