@@ -26,17 +26,22 @@ static void backward_from_both(Tape *tape, Tensor *out, Tensor *g, Tensor *final
 enum { B = 2, N = 77, H = 2, D = 12, M = 20 };
 
 /* Random inputs: keys of length 1, betas in [0, 2], log decays in [-1, 0]. */
-static Shape shape_of(int input)
+static Shape shape_of_length(int input, int64_t length)
 {
     return input == STATE   ? shape(B, H, D, M)
-           : input == VALUE ? shape(B, N, H, M)
-           : input < VALUE  ? shape(B, N, H, D)
-                            : shape(B, N, H);
+           : input == VALUE ? shape(B, length, H, M)
+           : input < VALUE  ? shape(B, length, H, D)
+                            : shape(B, length, H);
 }
 
-static Real *values_of(int input)
+static Shape shape_of(int input)
 {
-    const int64_t count = shape_count(shape_of(input));
+    return shape_of_length(input, N);
+}
+
+static Real *values_of(int input, int64_t length)
+{
+    const int64_t count = shape_count(shape_of_length(input, length));
     Real *values = test_normal((uint64_t)input + 1, count);
     for (int64_t i = 0; i < count && input == KEY; i += D) {
         double square = 0;
@@ -88,7 +93,7 @@ static Results run_parts(Device *device, Real *const values[INPUTS], int64_t par
 static void all_values(Real *values[INPUTS])
 {
     for (int i = 0; i < INPUTS; i++)
-        values[i] = values_of(i);
+        values[i] = values_of(i, N);
 }
 
 static void assert_same_results(Results a, Results b)
@@ -214,6 +219,260 @@ TEST(a_decay_of_minus_1000_forgets_all)
     Tensor *any = tape_input(tape, values[LOG_DECAY], shape_of(LOG_DECAY));
     Tensor *out = correct(tape, values, (DeltaRuleOptions){ .log_decay = any }, &after);
     assert_close(test_values(out), expected, B * N * H * M, DELTA_TOLERANCE);
+    tape_free(tape);
+}
+
+/* -------------------------------------------------------------------- the log decay's gradient */
+
+#ifdef TAPEGRAD_DOUBLE
+#define DECAY_TOLERANCE 1e-12
+#else
+#define DECAY_TOLERANCE 2e-5
+#endif
+
+enum { LONG = 1100, LENGTHS = 1, OFFSETS, FORMS }; /* positions; forms: see decay_options */
+static const int32_t decay_lengths[B] = { LONG, LONG - 45 };
+static const int32_t decay_offsets[B + 1] = { 0, LONG + 100, 2 * LONG };
+
+/* Two sequences of LONG positions, or of other lengths: padded or concatenated. */
+static DeltaRuleOptions decay_options(Tape *tape, int form)
+{
+    DeltaRuleOptions options = { 0 };
+    if (form == LENGTHS)
+        options.key_lengths = tape_input_i32(tape, decay_lengths, shape(B));
+    if (form == OFFSETS)
+        options.offsets = tape_input_i32(tape, decay_offsets, shape(B + 1));
+    return options;
+}
+
+/* Log decays: constant in the last head; exponentially distributed in the other, each 97th position
+ * -infinity. */
+static Real *decays_of_mean(double mean)
+{
+    Real *l = values_of(LOG_DECAY, LONG);
+    for (int64_t i = 0; i < B * LONG * H; i++) {
+        const double random = -log(1 - fabs((double)l[i]) / 1.0001);
+        l[i] = (Real)(i % H == H - 1 ? mean : i / H % 97 == 0 ? -INFINITY : mean * random);
+    }
+    return l;
+}
+
+/* One head of one sequence in double; states [D, M]. */
+typedef struct Reference {
+    Real *const *values; /* of the inputs, [.., LONG, H, ..] */
+    const Real *dout, *dfinal_state;
+    int64_t b, h, begin, end, keys;
+    double *S; /* S_{i-1} for i from begin to end */
+} Reference;
+
+/* The elements of the input at position i. */
+static const Real *reference_row(const Reference *r, int input, int64_t i)
+{
+    const int64_t size = input == VALUE ? M : input < VALUE ? D : 1;
+    return r->values[input] + (i * H + r->h) * size;
+}
+
+/* w = e^(l_i), x = e^(l_i) S_{i-1}^T k_i */
+static double reference_read(const Reference *r, int64_t i, double x[M])
+{
+    const double *S = r->S + (i - r->begin) * D * M;
+    const double w = i < r->keys ? exp((double)*reference_row(r, LOG_DECAY, i)) : 1;
+    const Real *k = reference_row(r, KEY, i);
+    for (int64_t m = 0; m < M; m++) {
+        x[m] = 0;
+        for (int64_t d = 0; d < D; d++)
+            x[m] += w * S[d * M + m] * (double)k[d];
+    }
+    return w;
+}
+
+static void reference_states(const Reference *r)
+{
+    const Real *state = r->values[STATE] + (r->b * H + r->h) * D * M;
+    double x[M];
+    for (int64_t c = 0; c < D * M; c++)
+        r->S[c] = (double)state[c];
+    for (int64_t i = r->begin; i < r->end; i++) {
+        double *S = r->S + (i - r->begin) * D * M;
+        const Real *k = reference_row(r, KEY, i), *v = reference_row(r, VALUE, i);
+        const double w = reference_read(r, i, x);
+        const double beta = i < r->keys ? (double)*reference_row(r, BETA, i) : 0;
+        for (int64_t c = 0; c < D * M; c++)
+            S[D * M + c] = w * S[c] + beta * (double)k[c / M] * ((double)v[c % M] - x[c % M]);
+    }
+}
+
+/* dl_i = <e^(l_i) S_{i-1}, P_i>, P_i = R_i - beta_i k_i (R_i^T k_i)^T, into [.., LONG, H] */
+static void reference_gradient(const Reference *r, double *dl)
+{
+    double R[D * M], x[M];
+    for (int64_t c = 0; c < D * M; c++)
+        R[c] = (double)r->dfinal_state[(r->b * H + r->h) * D * M + c];
+    for (int64_t i = r->end - 1; i >= r->begin; i--) {
+        const double *S = r->S + (i - r->begin) * D * M, w = reference_read(r, i, x);
+        const double beta = i < r->keys ? (double)*reference_row(r, BETA, i) : 0;
+        const Real *q = reference_row(r, QUERY, i), *k = reference_row(r, KEY, i);
+        const Real *g = r->dout + (i * H + r->h) * M;
+        double du[M] = { 0 }, *dl_i = dl + i * H + r->h;
+        for (int64_t c = 0; c < D * M; c++) {
+            R[c] += (double)q[c / M] * (double)g[c % M];
+            du[c % M] += R[c] * (double)k[c / M];
+        }
+        *dl_i = 0;
+        for (int64_t c = 0; c < D * M; c++) {
+            R[c] = w * (R[c] - beta * (double)k[c / M] * du[c % M]);
+            *dl_i += i < r->keys ? S[c] * R[c] : 0;
+        }
+    }
+}
+
+/* Each element within the tolerance of the head's largest, the head's sum within half of it of the
+ * sum of magnitudes, and 0 where the state is forgotten or the position masked. */
+static void assert_decay_gradient(const Real *dl, const double *expected, const Reference *r)
+{
+    double error = 0, max = 0, sum = 0, magnitudes = 0;
+    for (int64_t i = r->begin; i < r->end; i++) {
+        const int64_t at = i * H + r->h;
+        const double difference = (double)dl[at] - expected[at];
+        if (i >= r->keys || isinf(*reference_row(r, LOG_DECAY, i)))
+            ck_assert_msg(dl[at] == 0, "position %d: %g, expected 0", (int)i, (double)dl[at]);
+        error = fabs(difference) <= error ? error : fabs(difference); /* NaN is kept */
+        max = fmax(max, fabs(expected[at]));
+        sum += difference;
+        magnitudes += fabs(expected[at]);
+    }
+    ck_assert_msg(error <= DECAY_TOLERANCE * max, "an element is off by %g of the largest",
+                  error / max);
+    ck_assert_msg(fabs(sum) <= DECAY_TOLERANCE / 2 * magnitudes,
+                  "the sum is off by %g of the magnitudes'", sum / magnitudes);
+}
+
+/* The log decay's gradient from outputs and final state. */
+static Real *decay_gradient(Device *device, Real *const values[INPUTS], int form, const Real *dout,
+                            const Real *dfinal_state)
+{
+    Tape *tape = tape_new(device);
+    Tensor *x[INPUTS], *final_state;
+    for (int i = 0; i < INPUTS; i++) {
+        Shape s = shape_of_length(i, LONG);
+        if (form == OFFSETS && i != STATE) {
+            s.size[0] = 1;
+            s.size[1] = B * LONG;
+        }
+        x[i] = tape_variable(tape, values[i], s);
+    }
+    DeltaRuleOptions options = decay_options(tape, form);
+    options.log_decay = x[LOG_DECAY];
+    options.state = x[STATE];
+    Tensor *out = op_delta_rule(tape, x[QUERY], x[KEY], x[VALUE], x[BETA], options, &final_state);
+    backward_from_both(tape, out, tape_input(tape, dout, out->shape), final_state,
+                       tape_input(tape, dfinal_state, final_state->shape));
+    Real *dl = test_values(tensor_gradient(x[LOG_DECAY]));
+    tape_free(tape);
+    return dl;
+}
+
+/* A sum of q.dq - v.dv loses all digits for a mean of -60, and 3 of 7 for -1. */
+static void check_decay_gradient(double mean, int form)
+{
+    Real *values[INPUTS];
+    for (int i = 0; i < INPUTS; i++)
+        values[i] = i == LOG_DECAY ? decays_of_mean(mean) : values_of(i, LONG);
+    Reference r = { .values = values,
+                    .dout = test_normal(20, B * LONG * H * M),
+                    .dfinal_state = test_normal(21, B * H * D * M) };
+    double *expected = malloc(B * LONG * H * sizeof *expected);
+    r.S = malloc((LONG + 101) * D * M * sizeof *r.S);
+    ck_assert(expected && r.S);
+    Device *const devices[] = { device_open("plain"), test_device() };
+    for (int device = 0; device < 2; device++) {
+        const Real *dl = decay_gradient(devices[device], values, form, r.dout, r.dfinal_state);
+        for (int64_t head = 0; head < B * H; head++) {
+            r.b = head / H;
+            r.h = head % H;
+            r.begin = form == OFFSETS ? decay_offsets[r.b] : r.b * LONG;
+            r.end = form == OFFSETS ? decay_offsets[r.b + 1] : r.begin + LONG;
+            r.keys = form == LENGTHS ? r.begin + decay_lengths[r.b] : r.end;
+            reference_states(&r);
+            reference_gradient(&r, expected);
+            assert_decay_gradient(dl, expected, &r);
+        }
+    }
+    free(r.S);
+    free(expected);
+    test_forget();
+}
+
+TEST(the_log_decays_gradient_keeps_its_digits)
+{
+    static const double means[] = { -0.001, -0.05, -1, -5, -60 };
+    for (size_t i = 0; i < sizeof means / sizeof *means; i++)
+        for (int form = 0; form < FORMS; form++)
+            check_decay_gradient(means[i], form);
+}
+
+/* The first position of a sequence without a state. */
+TEST(the_log_decays_gradient_is_0_where_nothing_precedes)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *x[STATE];
+    Real *values[INPUTS];
+    all_values(values);
+    for (int i = 0; i < STATE; i++)
+        x[i] = tape_variable(tape, values[i], shape_of(i));
+    const DeltaRuleOptions options = { .log_decay = x[LOG_DECAY] };
+    Tensor *out = op_delta_rule(tape, x[QUERY], x[KEY], x[VALUE], x[BETA], options, NULL);
+    tape_backward(tape, op_sum(tape, op_multiply(tape, out, out), ALL_AXES));
+    const Real *dl = test_values(tensor_gradient(x[LOG_DECAY]));
+    for (int64_t i = 0; i < B * N * H; i++)
+        ck_assert((dl[i] == 0) == (i % (N * H) < H));
+    tape_free(tape);
+}
+
+/* A state after many positions of a weak decay, with a few updates, and its gradient. The factors'
+ * rounding must not add up. */
+TEST(weak_decays_do_not_drift)
+{
+    enum { COUNT = 100000, SIZE = 8 };
+    const double decay = exp((double)(Real)-1e-5);
+    Tape *tape = tape_new(test_device());
+    Real *key = test_zeros(COUNT * SIZE), *beta = test_zeros(COUNT), *l = test_zeros(COUNT);
+    Real *value = test_normal(1, COUNT * SIZE), *state = test_normal(2, SIZE * SIZE);
+    double S[SIZE * SIZE], R[SIZE * SIZE];
+    set_all(l, COUNT, (Real)-1e-5);
+    for (int64_t c = 0; c < SIZE * SIZE; c++)
+        S[c] = R[c] = (double)state[c];
+    for (int64_t i = 0; i < COUNT; i++) {
+        key[i * SIZE + i / 1000 % SIZE] = 1; /* a row of the state */
+        beta[i] = (Real)(i % 1000 == 7) / 2;
+        for (int64_t c = 0; c < SIZE * SIZE; c++)
+            S[c] *= decay;
+        for (int64_t m = 0; m < SIZE && beta[i] != 0; m++)
+            S[i / 1000 % SIZE * SIZE + m] =
+                S[i / 1000 % SIZE * SIZE + m] / 2 + (double)value[i * SIZE + m] / 2;
+    }
+    for (int64_t i = COUNT - 1; i >= 0; i--)
+        for (int64_t c = 0; c < SIZE * SIZE; c++)
+            R[c] *= decay * (beta[i] != 0 && c / SIZE == i / 1000 % SIZE ? 0.5 : 1);
+    const Shape rows = shape(1, COUNT, 1, SIZE), gates = shape(1, COUNT, 1);
+    Tensor *k = tape_input(tape, key, rows), *v = tape_input(tape, value, rows), *after;
+    Tensor *before = tape_variable(tape, state, shape(1, 1, SIZE, SIZE));
+    op_delta_rule(tape, k, k, v, tape_input(tape, beta, gates),
+                  (DeltaRuleOptions){ .log_decay = tape_input(tape, l, gates), .state = before },
+                  &after);
+    tensor_keep(after);
+    tape_backward_from(tape, after, tape_input(tape, state, after->shape));
+    for (int backward = 0; backward < 2; backward++) {
+        const Real *x = test_values(backward ? tensor_gradient(before) : after);
+        double error = 0, max = 0;
+        for (int64_t c = 0; c < SIZE * SIZE; c++) {
+            const double expected = backward ? R[c] : S[c];
+            error = fmax(error, fabs((double)x[c] - expected));
+            max = fmax(max, fabs(expected));
+        }
+        ck_assert_msg(error <= 1e-6 * max, "%s is off by %g", backward ? "gradient" : "state",
+                      error / max);
+    }
     tape_free(tape);
 }
 

@@ -19,18 +19,16 @@
  *     dq_i <- S_i g_i       dk_i <- R_i u_i - beta_i z_i      z_i = e^(l_i) S_{i-1} du_i
  *   so that  dbeta_i <- du_i.v_i - k_i.z_i  without a division, for beta_i = 0 too. Last
  *     dS_0 <- e^(l_1) (R_1 - k_1 dv_1^T)
- *   As for l_i, let P_i = R_i - k_i dv_i^T, so that dl_i = <e^(l_i) S_{i-1}, P_i>. The outer
- *   products in S_i and R_i give
- *     <S_i, R_i> = <S_i, e^(l_{i+1}) P_{i+1}> + q_i.S_i g_i = dl_{i+1} + q_i.dq_i
- *     <S_i, R_i> = <e^(l_i) S_{i-1}, R_i> + k_i.R_i u_i   = dl_i + beta_i k_i.z_i + u_i.du_i
- *                = dl_i + v_i.dv_i
- *   which leaves a cumulative sum of one number per position, from the last:
- *     dl_i <- <S_N, dL/dS_N> + sum_{t>=i} (q_t.dq_t - v_t.dv_t)
+ *   As for l_i, let Z_i = e^(l_i) S_{i-1} and R'_i = R_i - q_i g_i^T. Since S_i = Z_i + k_i u_i^T
+ *     dl_i     = <Z_i, R_i - k_i dv_i^T> = <Z_i, R'_i> + q_i.Z_i g_i - k_i.Z_i dv_i
+ *     dl_{i+1} = <S_i, R'_i>             = <Z_i, R'_i> + k_i.R'_i u_i
+ *   which leaves a cumulative sum of one number per position, from 0 again where e^(l_i) is 0:
+ *     dl_1 <- <S_0, dL/dS_0>      dl_{i+1} <- dl_i - q_i.Z_i g_i + k_i.Z_i dv_i + k_i.R'_i u_i
+ *   Every term has a decay: the rounding of one without, as in v_i.dv_i - q_i.dq_i, may exceed dl.
  *
  * S runs from the first position, R from the last: the backward pass goes once in each direction.
- * It keeps du_i and R_i u_i between them, and no state but the current one.
- *
- * Backends process C positions at once: the WY form, ops/cpu/attention/delta/delta.c.
+ * It keeps du_i, R_i u_i and k_i.R'_i u_i between them, and no state but the current one. Backends
+ * process C positions at once: the WY form, ops/cpu/attention/delta/delta.c.
  *
  * For positions masked by key_lengths, beta_i and l_i count as 0: the state stays as it is, and
  * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is
@@ -74,60 +72,68 @@ typedef struct DeltaBackward {
     const Real *dout, *u;
     const DeltaRule *s;
     Real *du, *Ru; /* [B, N, H, M], [B, N, H, D] */
-    double *dl;    /* [B, N, H]: q_t.dq_t - v_t.dv_t */
+    double *kRu;   /* [B, N, H]: k.R' u */
 } DeltaBackward;
 
+/* x.T y, x [D], y [M]; T is stored transposed, [M, D]. */
+static double product_by_state(const Real *x, const double *T, const Real *y, int64_t D, int64_t M)
+{
+    double sum = 0;
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t d = 0; d < D; d++)
+            sum += T[m * D + d] * (double)x[d] * (double)y[m];
+    return sum;
+}
+
 /* du and R u, from the last position of head h of sequence b. R becomes dL/dS_0. */
-static void delta_scan_reverse(const DeltaBackward *g, double *R, Real *dv, int64_t b, int64_t h)
+static void delta_scan_reverse(const DeltaBackward *g, double *R, int64_t b, int64_t h)
 {
     const AttentionInputs *x = &g->s->x;
     const int64_t D = x->D, M = x->M, begin = first_position(x, b);
     for (int64_t i = first_position(x, b + 1) - 1; i >= begin; i--) {
         const DeltaPosition p = delta_position(g->s, i, h);
+        g->kRu[p.row] = p.masked ? 0 : product_by_state(p.k, R, g->u + p.row * M, D, M);
         add_outer_product(R, p.q, D, g->dout + p.row * M, M);
         if (p.masked)
             continue;
-        Real *du = g->du + p.row * M;
-        apply_state(du, R, p.k, D, M);
+        apply_state(g->du + p.row * M, R, p.k, D, M);
         apply_transposed_state(g->Ru + p.row * D, R, g->u + p.row * M, D, M);
         for (int64_t m = 0; m < M; m++)
-            dv[m] = (Real)(-p.beta * (double)du[m]);
-        add_outer_product(R, p.k, D, dv, M);
+            for (int64_t d = 0; d < D; d++)
+                R[m * D + d] -= p.beta * (double)p.k[d] * (double)g->du[p.row * M + m];
         decay_state(R, D * M, p.decay);
     }
 }
 
-/* dq, dk, dv and dbeta, and the terms of dl, from the first position of head h of sequence b. */
-static void delta_scan(const DeltaBackward *g, double *S, Real *dq, int64_t b, int64_t h)
+/* dq, dk, dv, dbeta and dl, from dl_1 and the first position of head h of sequence b. */
+static void delta_scan(const DeltaBackward *g, double dl, double *S, int64_t b, int64_t h)
 {
     const AttentionInputs *x = &g->s->x;
-    const AttentionGradient *to = &g->d.x;
     const int64_t D = x->D, M = x->M, end = first_position(x, b + 1);
     for (int64_t i = first_position(x, b); i < end; i++) {
         const DeltaPosition p = delta_position(g->s, i, h);
-        const Real *du = g->du + p.row * M;
-        Real *z = dq + D, *dk = g->Ru + p.row * D; /* dk: R u */
-        const double vdu = p.masked ? 0 : attention_dot(p.v, du, M);
+        const Real *Ru = g->Ru + p.row * D, *du = g->du + p.row * M, *g_i = g->dout + p.row * M;
+        Real *dq = (Real *)(S + D * M), *z = dq + D;
         const int64_t key = i * x->key_stride + h * D, value = i * x->value_stride + h * M;
-        double dbeta = 0;
         decay_state(S, D * M, p.decay);
+        dl = p.decay == 0 ? 0 : dl;
+        if (g->d.log_decay.data)
+            gradient_add(g->d.log_decay, p.row, p.masked ? 0 : (Real)dl);
+        const double kz = p.masked ? 0 : product_by_state(p.k, S, du, D, M);
+        dl += g->kRu[p.row] + p.beta * kz - product_by_state(p.q, S, g_i, D, M);
         if (!p.masked) {
             apply_transposed_state(z, S, du, D, M);
-            dbeta = vdu - attention_dot(p.k, z, D);
             add_outer_product(S, p.k, D, g->u + p.row * M, M);
         }
-        for (int64_t c = 0; c < D; c++)
-            dk[c] = p.masked ? 0 : dk[c] - (Real)p.beta * z[c];
-        apply_transposed_state(dq, S, g->dout + p.row * M, D, M);
-        g->dl[p.row] = attention_dot(p.q, dq, D) - p.beta * vdu;
-        for (int64_t c = 0; to->query.data && c < D; c++)
-            gradient_add(to->query, i * x->query_stride + h * D + c, dq[c]);
-        for (int64_t c = 0; to->key.data && c < D; c++)
-            gradient_add(to->key, key + c, dk[c]);
-        for (int64_t m = 0; to->value.data && m < M; m++)
-            gradient_add(to->value, value + m, p.masked ? 0 : (Real)(p.beta * (double)du[m]));
+        apply_transposed_state(dq, S, g_i, D, M);
+        for (int64_t c = 0; g->d.x.query.data && c < D; c++)
+            gradient_add(g->d.x.query, i * x->query_stride + h * D + c, dq[c]);
+        for (int64_t c = 0; g->d.x.key.data && c < D; c++)
+            gradient_add(g->d.x.key, key + c, p.masked ? 0 : Ru[c] - (Real)p.beta * z[c]);
+        for (int64_t m = 0; g->d.x.value.data && m < M; m++)
+            gradient_add(g->d.x.value, value + m, p.masked ? 0 : (Real)(p.beta * (double)du[m]));
         if (g->d.beta.data)
-            gradient_add(g->d.beta, p.row, (Real)dbeta);
+            gradient_add(g->d.beta, p.row, p.masked ? 0 : (Real)(attention_dot(p.v, du, M) - kz));
     }
 }
 
@@ -135,7 +141,7 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
                                const Real *u, const DeltaRule *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t D = x->D, M = x->M, H = x->H, size = 2 * D * M + 2 * D + M;
+    const int64_t D = x->D, M = x->M, H = x->H, size = 2 * D * M + 2 * D;
     const int64_t rows = first_position(x, x->B) * H;
     double *memory = attention_workspace(x->B * H * size + rows);
     Real *du = device_workspace(rows * (M + D));
@@ -145,17 +151,12 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
         double *R = memory + head * size, *S = R + D * M, dl = 0;
         read_state(R, dfinal_state ? dfinal_state + at : NULL, D, M, true);
         read_state(S, s->state ? s->state + at : NULL, D, M, true);
-        delta_scan_reverse(&g, R, (Real *)(S + D * M), b, h);
+        delta_scan_reverse(&g, R, b, h);
+        for (int64_t c = 0; c < D * M; c++)
+            dl += S[c] * R[c];
         for (int64_t c = 0; d.state && c < D * M; c++)
             d.state[at + c] = (Real)R[c % M * D + c / M];
-        delta_scan(&g, S, (Real *)(S + D * M), b, h);
-        for (int64_t c = 0; dfinal_state && c < D * M; c++)
-            dl += S[c % M * D + c / M] * (double)dfinal_state[at + c];
-        for (int64_t i = first_position(x, b + 1) - 1; i >= first_position(x, b); i--) {
-            dl += g.dl[i * H + h];
-            if (d.log_decay.data)
-                gradient_add(d.log_decay, i * H + h, key_is_masked(x, i) ? 0 : (Real)dl);
-        }
+        delta_scan(&g, dl, S, b, h);
     }
     device_workspace_free(du);
     attention_workspace_free(memory);
@@ -163,8 +164,7 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
 
 static const AttentionLabels delta_labels = ATTENTION_LABELS("op_delta_rule", "query", "key");
 
-/* The arguments of a node: its inputs are query, key, value, key_lengths, offsets, beta, log_decay,
- * state. */
+/* Of a node's inputs query, key, value, key_lengths, offsets, beta, log_decay, state. */
 static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
 {
     const Tensor *log_decay = inputs[6], *state = inputs[7];
