@@ -178,6 +178,21 @@ static void assert_log_decay_gradient(const Head *s, const Real *dl, const doubl
                   fabs(sum_error) / sum, sum);
 }
 
+/* sum(out g) + sum(final_state h); either is left out if there is none */
+static Tensor *loss_of(Tape *tape, const DecayCase *c, Tensor **x,
+                       CausalLinearAttentionOptions options, Tensor *g, Tensor *h)
+{
+    Tensor *state = NULL, *out = NULL;
+    if (c->state_alone)
+        state = op_causal_linear_state(tape, x[KEY], x[VALUE], options);
+    else
+        out = op_causal_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], options,
+                                         h ? &state : NULL);
+    Tensor *of_out = out ? op_sum(tape, op_multiply(tape, out, g), ALL_AXES) : NULL;
+    Tensor *of_state = state ? op_sum(tape, op_multiply(tape, state, h), ALL_AXES) : NULL;
+    return !of_out ? of_state : !of_state ? of_out : op_add(tape, of_out, of_state);
+}
+
 static void check_log_decay_gradient(DecayCase c)
 {
     const int64_t sequences = c.packed ? 3 : 1, W = columns_of(&c), N = c.N;
@@ -185,7 +200,7 @@ static void check_log_decay_gradient(DecayCase c)
     const int32_t length[] = { (int32_t)(N - N / 4) };
     const Shape states = shape(sequences, DECAYS, c.D, W);
     Tape *tape = tape_new(test_device());
-    Tensor *x[INPUTS] = { 0 }, *final_state = NULL;
+    Tensor *x[INPUTS] = { 0 };
     for (int i = 0; i < LOG_DECAY; i++) {
         const int64_t width = i == VALUE ? c.M : c.D;
         x[i] = tape_variable(tape, test_normal((uint64_t)i + 1, N * DECAYS * width),
@@ -210,20 +225,7 @@ static void check_log_decay_gradient(DecayCase c)
         tape, c.state_alone ? test_zeros(N * DECAYS * c.M) : test_normal(20, N * DECAYS * c.M),
         x[VALUE]->shape);
     Tensor *h = final ? tape_input(tape, test_normal(21, shape_count(states)), states) : NULL;
-    Tensor *loss = NULL;
-    if (c.state_alone)
-        final_state = op_causal_linear_state(tape, x[KEY], x[VALUE], options);
-    else
-        loss = op_sum(tape,
-                      op_multiply(tape,
-                                  op_causal_linear_attention(tape, x[QUERY], x[KEY], x[VALUE],
-                                                             options, final ? &final_state : NULL),
-                                  g),
-                      ALL_AXES);
-    if (h) {
-        Tensor *of_state = op_sum(tape, op_multiply(tape, final_state, h), ALL_AXES);
-        loss = loss ? op_add(tape, loss, of_state) : of_state;
-    }
+    Tensor *loss = loss_of(tape, &c, x, options, g, h);
     tape_backward(tape, loss);
     Head s = { .c = &c, .dout = test_values(g), .dfinal_state = h ? test_values(h) : NULL };
     for (int i = 0; i < INPUTS; i++)

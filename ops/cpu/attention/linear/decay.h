@@ -2,8 +2,9 @@
  * instruction to two of the inner loop. Instead T is stored as T' = e^(-c) T, where row i adds l_i
  * to c, and the rows of a chunk are scanned without a decay, with factors on both sides:
  *     T'_i = T'_{i-1} + y_i (e^(-c_i) w_i)^T      o_i = e^(c_i) T'_i^T x_i
- * Where c would fall below -MAX_SCALE, T' is scaled to c = MAX_SCALE. A weak decay scales no T' for
- * many chunks; and since c is a sum in double, its rounding errors do not add up. */
+ * Where c would fall below -MAX_SCALE, T' is scaled to c = MAX_SCALE, or to a smaller c after a
+ * strong decay. A weak decay scales no T' for many chunks; and since c is a sum in double, its
+ * rounding errors do not add up. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_DECAY_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_DECAY_CPU_H
 
@@ -12,7 +13,8 @@
 #include "ops/cpu/attention/linear/chunk.h"
 #include "ops/cpu/attention/linear/states.h"
 
-static const Real MAX_SCALE = 25, EXP_OF_MINUS_MAX_SCALE = (Real)1.3887943864964021e-11;
+/* e^-MAX_FACTOR is not denormal. */
+static const double MAX_SCALE = 38, MAX_FACTOR = 86;
 
 /* log_decay [count + 1]: the log decays before each row of the chunk and after the last. In
  * reverse, T decays after a row. Masked positions do not decay. */
@@ -21,10 +23,9 @@ static void load_log_decay(const HeadChunk *c)
     const Real *l = c->item->plan->options->log_decay + den_at(c);
     const int64_t stride = den_stride(c);
     Real *to = c->item->buffers.log_decay;
-    memset(to, 0, (size_t)(c->scan.count + 1) * sizeof *to);
-    to += c->range.direction == SCAN_REVERSE;
-    for (int64_t i = c->first_key; i < c->end_key; i++)
-        to[i] = l[i * stride];
+    *(c->range.direction == SCAN_REVERSE ? to++ : to + c->scan.count) = 0;
+    for (int64_t i = 0; i < c->scan.count; i++)
+        to[i] = i >= c->first_key && i < c->end_key ? l[i * stride] : 0;
 }
 
 /* The scaled state of the chunk's head; c = 0 before the first chunk of a range */
@@ -39,13 +40,21 @@ static ScaledState *scaled_state(const HeadChunk *c)
 /* raise_i = e^(c_i), as e^high (1 + low), where high is c_i rounded to Real */
 WHOLE_VECTORS static void raise_by_sums(const ScanBuffers *m, int64_t count)
 {
-    Real *high = m->raise, *low = m->lower;
+    Real *restrict high = m->raise, *restrict low = m->lower;
+    const double *restrict sums = m->sums;
     for (int64_t i = 0; i < count; i++) {
-        high[i] = (Real)m->sums[i];
-        low[i] = (Real)(m->sums[i] - (double)high[i]);
+        high[i] = (Real)sums[i];
+        low[i] = (Real)(sums[i] - (double)high[i]);
     }
     for (int64_t i = 0; i < count; i += LANES)
         *at_vector(m->raise + i) = exp_vector(vector(high + i)) * (1 + vector(low + i));
+}
+
+/* c after a row to which T' is scaled: e^(l_i - c) is not denormal where e^(l_i) is not */
+static double scale_after(Real log_decay)
+{
+    const double most = MAX_FACTOR + (double)log_decay;
+    return most > MAX_SCALE ? MAX_SCALE : most > 0 ? most : 0;
 }
 
 /* Sets the parts of the chunk's scan, raise_i = e^(c_i) and lower_i = e^(-c_i). At the end of a
@@ -64,20 +73,23 @@ static void load_decay(HeadChunk *c)
     double sum = scaled->c;
     *part = (DecayPart){ count, 1, 1 };
     for (int64_t i = 0; i < count; i++) {
-        if (sum + (double)m->log_decay[i] < -(double)MAX_SCALE) {
+        const double c_i = sum + (double)m->log_decay[i];
+        if (c_i < -MAX_SCALE) {
+            const double c_new = scale_after(m->log_decay[i]);
+            const bool once = c_i - c_new > -MAX_FACTOR;
             part->end = i;
-            part->leave = real_exp((Real)sum);
-            *++part = (DecayPart){ count, real_exp(m->log_decay[i]) * EXP_OF_MINUS_MAX_SCALE, 1 };
-            sum = (double)MAX_SCALE;
+            part->leave = once ? 1 : (Real)exp(sum);
+            *++part = (DecayPart){ count, (Real)exp(c_i - c_new - (once ? 0 : sum)), 1 };
+            sum = c_new;
         } else {
-            sum += (double)m->log_decay[i];
+            sum = c_i;
         }
         m->sums[i] = sum;
     }
     scaled->c = sum;
     scaled->next = m->log_decay[count];
     if (c->is_last)
-        part->leave = real_exp((Real)(sum + (double)m->log_decay[count]));
+        part->leave = (Real)exp(sum + (double)m->log_decay[count]);
     raise_by_sums(m, count);
     for (int64_t i = 0; i < count; i += LANES)
         *at_vector(m->lower + i) = 1 / vector(m->raise + i);
@@ -89,11 +101,11 @@ static void load_decay(HeadChunk *c)
  * that of values was 1 */
 static void scale_chunk_rows(const HeadChunk *c, const Real *factor, Matrix rows)
 {
-    for (int64_t i = 0; factor && i < c->scan.count; i++) {
-        scale_row(rows, i, factor[i]);
-        if (rows.last)
-            rows.last[i] = factor[i];
-    }
+    if (!factor)
+        return;
+    scale_rows(rows, factor, c->scan.count);
+    if (rows.last)
+        memcpy(rows.last, factor, (size_t)c->scan.count * sizeof *factor);
 }
 
 /* e^-MAX_LOG_DECAY is 0. Smaller sums are replaced: the difference of infinite ones is NaN. */
@@ -118,21 +130,19 @@ static void fade_to_end(const HeadChunk *c, Matrix rows, Matrix T, int64_t state
     for (int64_t i = count - 1; i >= 0; i--)
         m->sums[i] = sum += (double)m->log_decay[i + 1];
     sum += scaled->c + (double)m->log_decay[0];
-    const bool scales = c->is_last || !(sum >= -(double)MAX_SCALE);
+    const bool scales = c->is_last || !(sum >= -MAX_SCALE);
     scaled->c = scales ? 0 : sum;
     for (int64_t i = 0; i < count; i++)
         m->sums[i] = at_least_minus_max(m->sums[i]) - scaled->c;
     raise_by_sums(m, count);
-    for (int64_t i = 0; i < count; i++) {
-        scale_row(rows, i, m->raise[i]);
-        if (rows.last)
-            rows.last[i] *= m->raise[i];
-    }
+    scale_rows(rows, m->raise, count);
+    for (int64_t i = 0; rows.last && i < count; i++)
+        rows.last[i] *= m->raise[i];
     if (!scales)
         return;
-    scale(T.data, state_rows * T.columns, real_exp((Real)sum));
+    scale(T.data, state_rows * T.columns, (Real)exp(sum));
     if (T.last)
-        scale(T.last, p->D, real_exp((Real)sum));
+        scale(T.last, p->D, (Real)exp(sum));
 }
 
 /* In reverse, for rows that only read T~: raise_i = e^(the log decay of the range's rows before row
@@ -157,7 +167,7 @@ static void fade_states(const HeadChunk *c, Matrix T, Matrix T_transposed)
     const ScanPlan *p = c->item->plan;
     if (!c->item->buffers.log_decay || !c->is_last)
         return;
-    const Real decay = real_exp((Real)c->item->buffers.scaled[c->head - c->item->first_head].c);
+    const Real decay = (Real)exp(c->item->buffers.scaled[c->head - c->item->first_head].c);
     scale(T.data, p->D * p->M, decay);
     scale(T_transposed.data, p->D * p->M, decay);
     if (T.last)
@@ -207,7 +217,7 @@ static double next_log_decay_gradient(DecaySum *s, int64_t i, Real log_decay, Re
         *s = (DecaySum){ .restart = i };
     const double dl = s->dl, size = fabs((double)difference);
     s->dl -= (double)difference;
-    s->largest = fmax(s->largest, size);
+    s->largest = size > s->largest ? size : s->largest;
     s->total += size;
     return dl;
 }

@@ -14,7 +14,9 @@
  * are computed first, from keys and values alone. Then
  *   - several threads process several segments of a sequence: the chunk-parallel form;
  *   - or, in the backward pass, one thread processes the segments from the last to the first, each
- *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only. */
+ *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only.
+ * With a decay one scan for da passes all segments first, and stores the states at their
+ * boundaries, from which the sums for its gradient start. */
 #include "ops/cpu/attention/linear/decay.h"
 #include "ops/cpu/attention/linear/states.h"
 #include "ops/kernels.h"
@@ -202,7 +204,7 @@ static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_
         c.scan.strict = g->d.log_decay.data;
         const Matrix da = scan_chunk(&c.scan, &next, dnum, v, b, S_transposed_of(&c));
         if (c.scan.strict) {
-            complete_strict_scan(&c.scan, m->dots, a, dnum, v, b, da);
+            complete_strict_scan(&c.scan, m->dots, NULL, a, dnum, v, b, da);
             add_to_dl(&c, 0, 1);
         }
         store_dquery(&c, dquery, da, a);
@@ -232,12 +234,13 @@ static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t s
         load_dden(&c, dnum);
         prefetch_after(&next, value_rows(&c, p->x->value));
         prefetch_after(&next, out_rows(&c, g->dout));
-        scale_chunk_rows(&c, m->raise, v);
+        if (!dlog_decay)
+            scale_chunk_rows(&c, m->raise, v);
         if (dkey.data || dstate || dlog_decay) {
             c.scan.strict = dlog_decay;
             const Matrix db = scan_chunk(&c.scan, &next, v, dnum, a, R_transposed_of(&c));
             if (dlog_decay) {
-                complete_strict_scan(&c.scan, m->dots, b, v, dnum, a, db);
+                complete_strict_scan(&c.scan, m->dots, m->raise, b, v, dnum, a, db);
                 add_to_dl(&c, 1, -1);
             }
             c.scan.strict = false;

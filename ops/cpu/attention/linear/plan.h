@@ -81,9 +81,8 @@ static AttentionForm choose_form(ScanPlan *p, int64_t length)
 
 /* The chunk-parallel form has enough segments to keep all threads busy to the end. The backward
  * pass of the other forms has segments of 64 D positions where the states at their boundaries,
- * [D, M] each, take less memory than dden of the whole sequence. With a decay there are segments of
- * 32 D positions for all sizes, since dl's sum restarts at their boundaries; for the larger sizes
- * the scan for da stores the states there, and dden of the whole sequence. */
+ * [D, M] each, take less memory than dden of the whole sequence. With a decay, dl's sum restarts
+ * every 32 D positions: the scan for da stores the states there, and dden of the whole sequence. */
 static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
 {
     const AttentionInputs *x = p->x;
@@ -92,10 +91,10 @@ static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
     if (p->parallel) {
         const int64_t wanted = maximum(4 * p->threads / (x->B * x->H), 2);
         p->segment = maximum((length + wanted - 1) / wanted, 1);
-    } else if (p->causal && p->backward && form != FORM_QUADRATIC &&
-               (p->M < 64 || p->options->log_decay)) {
-        p->segment = minimum(p->segment, (p->options->log_decay ? 32 : 64) * p->D);
-        p->queries_first = p->M >= 64;
+    } else if (p->causal && p->backward && form != FORM_QUADRATIC) {
+        p->queries_first = p->options->log_decay;
+        if (p->queries_first || p->M < 64)
+            p->segment = minimum(p->segment, (p->queries_first ? 32 : 64) * p->D);
     }
     p->segment = round_up(p->segment, p->rows);
     p->segments = maximum((length + p->segment - 1) / p->segment, 1);

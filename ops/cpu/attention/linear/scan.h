@@ -66,18 +66,18 @@ ALWAYS_INLINE void scale_tile(int rows, int vectors, Vector (*tile)[2], Real fac
             tile[r][c] *= factor;
 }
 
-/* Scans a tile of some rows and some vectors of columns, both compile-time constants as strict, and
- * prefetches lines [begin, end). */
-ALWAYS_INLINE void scan_tile(bool strict, int rows, int vectors, ScanTile t, const Prefetch *next,
-                             int64_t begin, int64_t end)
+/* Scans a tile of some rows and some vectors of columns, both compile-time constants as strict and
+ * as whole, which has one part and no factors; and prefetches lines [begin, end). */
+ALWAYS_INLINE void scan_tile(bool whole, bool strict, int rows, int vectors, ScanTile t,
+                             const Prefetch *next, int64_t begin, int64_t end)
 {
     Vector tile[2 * ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
             tile[r][c] = vector(t.T + r * t.W + c * LANES);
     int64_t i = 0;
-    for (const DecayPart *part = t.parts; part < t.end_part; part++) {
-        scale_tile(rows, vectors, tile, part->enter);
+    for (const DecayPart *part = t.parts; part < (whole ? t.parts + 1 : t.end_part); part++) {
+        scale_tile(rows, vectors, tile, whole ? 1 : part->enter);
         for (; i < part->end; i++, t.x += t.Y, t.y += t.Y, t.w += t.W, t.o += t.W) {
             prefetch_lines(next, begin, end, i);
             Vector o_i[2];
@@ -95,7 +95,7 @@ ALWAYS_INLINE void scan_tile(bool strict, int rows, int vectors, ScanTile t, con
             for (int c = 0; c < vectors; c++)
                 *at_vector(t.o + c * LANES) = o_i[c];
         }
-        scale_tile(rows, vectors, tile, part->leave);
+        scale_tile(rows, vectors, tile, whole ? 1 : part->leave);
     }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
@@ -105,8 +105,8 @@ ALWAYS_INLINE void scan_tile(bool strict, int rows, int vectors, ScanTile t, con
 /* For each row in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i. Tiles are two vectors wide or,
  * where only one is left, one vector wide and twice as high. The lines to prefetch are divided
  * evenly among the tiles. */
-ALWAYS_INLINE void scan_tiles(bool strict, const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
-                              Matrix o, const Prefetch *next)
+ALWAYS_INLINE void scan_tiles(bool whole, bool strict, const Scan *s, Matrix x, Matrix y, Matrix w,
+                              Matrix T, Matrix o, const Prefetch *next)
 {
     const int64_t Y = y.columns, W = w.columns;
     const int64_t tiles = (Y * W + 2 * ROWS * LANES - 1) / (2 * ROWS * LANES);
@@ -118,11 +118,11 @@ ALWAYS_INLINE void scan_tiles(bool strict, const Scan *s, Matrix x, Matrix y, Ma
             const ScanTile t = { x.data + r, y.data + r, w.data + c, o.data + c, T.data + r * W + c,
                                  Y,          W,          s->parts,   s->end_part };
             if (c + 2 * LANES <= W) {
-                scan_tile(strict, ROWS, 2, t, next, begin, end);
+                scan_tile(whole, strict, ROWS, 2, t, next, begin, end);
             } else if (r + 2 * ROWS > Y) {
-                scan_tile(strict, ROWS, 1, t, next, begin, end);
+                scan_tile(whole, strict, ROWS, 1, t, next, begin, end);
             } else {
-                scan_tile(strict, 2 * ROWS, 1, t, next, begin, end);
+                scan_tile(whole, strict, 2 * ROWS, 1, t, next, begin, end);
                 r += ROWS;
             }
         }
@@ -131,10 +131,15 @@ ALWAYS_INLINE void scan_tiles(bool strict, const Scan *s, Matrix x, Matrix y, Ma
 WHOLE_VECTORS static void scan_by_position(const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
                                            Matrix o, const Prefetch *next)
 {
-    if (s->strict)
-        scan_tiles(true, s, x, y, w, T, o, next);
+    const bool whole = s->parts + 1 == s->end_part && s->parts->enter == 1 && s->parts->leave == 1;
+    if (whole && s->strict)
+        scan_tiles(true, true, s, x, y, w, T, o, next);
+    else if (whole)
+        scan_tiles(true, false, s, x, y, w, T, o, next);
+    else if (s->strict)
+        scan_tiles(false, true, s, x, y, w, T, o, next);
     else
-        scan_tiles(false, s, x, y, w, T, o, next);
+        scan_tiles(false, false, s, x, y, w, T, o, next);
 }
 
 /* --------------------------------------------------------------------------- by matrix products */
@@ -264,6 +269,16 @@ ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
         *at_vector(row + c) *= factor;
 }
 
+/* row i <- factor_i row i */
+WHOLE_VECTORS static void scale_rows(Matrix rows, const Real *factor, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const Vector factor_i = broadcast(factor[i]);
+        for (int64_t c = i * rows.columns; c < (i + 1) * rows.columns; c += LANES)
+            *at_vector(rows.data + c) *= factor_i;
+    }
+}
+
 /* x [n] <- factor x */
 WHOLE_VECTORS static void scale(Real *x, int64_t n, Real factor)
 {
@@ -357,19 +372,22 @@ WHOLE_VECTORS static void dots_of_rows(Real *dots, Matrix x, Matrix y, int64_t c
     }
 }
 
-/* After a strict scan: dots_i = rows_i.o_i, and then o_i <- o_i + (x~_i.y~_i) w_i */
-WHOLE_VECTORS static void complete_strict_scan(const Scan *s, Real *dots, Matrix rows, Matrix x,
-                                               Matrix y, Matrix w, Matrix o)
+/* After a strict scan whose rows x lack factors, if factor is not NULL: o_i <- factor_i o_i,
+ * dots_i = rows_i.o_i, and then o_i <- o_i + factor_i (x~_i.y~_i) w_i */
+WHOLE_VECTORS static void complete_strict_scan(const Scan *s, Real *dots, const Real *factor,
+                                               Matrix rows, Matrix x, Matrix y, Matrix w, Matrix o)
 {
-    const int64_t W = w.columns;
+    const int64_t W = w.columns, count = s->count;
     Real *pairs = s->workspace;
-    dots_of_rows(dots, rows, o, s->count);
-    dots_of_rows(pairs, x, y, s->count);
-    for (int64_t i = 0; i < s->count; i++) {
-        const Real pair = pairs[i] + (x.last ? x.last[i] * y.last[i] : 0);
+    dots_of_rows(dots, rows, o, count);
+    dots_of_rows(pairs, x, y, count);
+    for (int64_t i = 0; i < count; i++) {
+        const Real factor_i = factor ? factor[i] : 1;
+        const Real pair = factor_i * (pairs[i] + (x.last ? x.last[i] * y.last[i] : 0));
+        dots[i] *= factor_i;
         for (int64_t c = i * W; c < (i + 1) * W; c += LANES)
             *at_vector(o.data + c) =
-                multiply_add(broadcast(pair), vector(w.data + c), vector(o.data + c));
+                multiply_add(broadcast(pair), vector(w.data + c), factor_i * vector(o.data + c));
     }
 }
 
