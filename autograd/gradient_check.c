@@ -221,7 +221,7 @@ static bool is_multiple_per_row(const Wrong *w, const Real *x)
     return w->columns > 2; /* any row of one element is a multiple, many of two nearly */
 }
 
-static void describe(Check *check, GradientCheck *worst)
+static void describe_mistake(Check *check, GradientCheck *worst)
 {
     const Shape shape = check->shapes[worst->input];
     Wrong w = { check->analytic[worst->input],
@@ -268,7 +268,7 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
     analytic_gradients(&check);
     GradientCheck worst = compare(&check);
     if (!(worst.error <= sqrt(real_epsilon)))
-        describe(&check, &worst);
+        describe_mistake(&check, &worst);
     free_all(&check);
     return worst;
 }

@@ -459,7 +459,7 @@ static void begin_across(const DeltaChunk *c, const DeltaUpstream *g, const Real
 }
 
 /* <S, R> from the transposes */
-static double state_product(const DeltaItem *item, const Real *R_t)
+static double delta_state_product(const DeltaItem *item, const Real *R_t)
 {
     double sum = 0;
     for (int64_t i = 0; i < item->pass->D * item->pass->M; i++)
@@ -479,9 +479,9 @@ static double update_state(const DeltaChunk *c, const DeltaUpstream *g)
     add_product_transposed(m->S_t, m->row_M, M, m->K, M, R_t ? last : c->count, D);
     if (!R_t)
         return 0;
-    m->across[c->first + last - c->item->begin] += (Real)state_product(c->item, R_t);
+    m->across[c->first + last - c->item->begin] += (Real)delta_state_product(c->item, R_t);
     add_product_transposed(m->S_t, m->row_M + last * M, M, m->K + last * D, M, 1, D);
-    return state_product(c->item, R_t);
+    return delta_state_product(c->item, R_t);
 }
 
 /* within_i = sum_{t>=i>j} W_tj */
@@ -551,8 +551,8 @@ static void add_to_across(const DeltaChunk *c, const DeltaUpstream *g, const Rea
 
 /* dl from position begin, where it is dl, to end, where it is 0 without across: summed from both
  * ends up to half of the sum of magnitudes, so that small dl_i do not have large errors. */
-static void sum_decays(const DeltaItem *item, const DeltaUpstream *g, int64_t begin, int64_t end,
-                       double dl)
+static void sum_log_decays(const DeltaItem *item, const DeltaUpstream *g, int64_t begin,
+                           int64_t end, double dl)
 {
     const Real *across = item->m.across - item->begin, *within = item->m.within - item->begin;
     const int64_t H = item->pass->x->H;
@@ -587,7 +587,7 @@ static void sum_segment(const DeltaChunk *c, const DeltaUpstream *g)
     for (int64_t i = item->begin + begin, next; i < end; i = next) {
         for (next = i + 1; next < end && !forgets(l[next * H]);)
             next++;
-        sum_decays(item, g, i, next, forgets(l[i * H]) ? 0 : dl);
+        sum_log_decays(item, g, i, next, forgets(l[i * H]) ? 0 : dl);
     }
 }
 

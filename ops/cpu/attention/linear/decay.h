@@ -103,7 +103,7 @@ static void scale_chunk_rows(const HeadChunk *c, const Real *factor, Matrix rows
 {
     if (!factor)
         return;
-    scale_rows(rows, factor, c->scan.count);
+    scale_packed_rows(rows, factor, c->scan.count);
     if (rows.last)
         memcpy(rows.last, factor, (size_t)c->scan.count * sizeof *factor);
 }
@@ -135,7 +135,7 @@ static void fade_to_end(const HeadChunk *c, Matrix rows, Matrix T, int64_t state
     for (int64_t i = 0; i < count; i++)
         m->sums[i] = at_least_minus_max(m->sums[i]) - scaled->c;
     raise_by_sums(m, count);
-    scale_rows(rows, m->raise, count);
+    scale_packed_rows(rows, m->raise, count);
     for (int64_t i = 0; rows.last && i < count; i++)
         rows.last[i] *= m->raise[i];
     if (!scales)

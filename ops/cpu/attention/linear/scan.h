@@ -270,7 +270,7 @@ ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
 }
 
 /* row i <- factor_i row i */
-WHOLE_VECTORS static void scale_rows(Matrix rows, const Real *factor, int64_t count)
+WHOLE_VECTORS static void scale_packed_rows(Matrix rows, const Real *factor, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         const Vector factor_i = broadcast(factor[i]);
