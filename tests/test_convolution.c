@@ -317,6 +317,37 @@ TEST(average_pooling_equals_sums_in_double)
     tape_free(tape);
 }
 
+/* Sums of terms of 1 + 2^-9 are exact in float, up to 2^14 of them. */
+static Tensor *equal_terms(Shape of)
+{
+    Real *values = test_zeros(shape_count(of));
+    for (int64_t i = 0; i < shape_count(of); i++)
+        values[i] = 1 + (Real)0x1p-9;
+    return tape_input(tape, values, of);
+}
+
+TEST(averages_and_gradients_over_large_images_are_exact)
+{
+    enum { SIZE = 512, O = 2 };
+    begin();
+    const Shape image = shape(1, SIZE, SIZE, 3);
+    Tensor *pixels = equal_terms(image);
+    assert_values(op_average_pool(tape, pixels, (Window){ SIZE, SIZE, 1, 0 }), shape(1, 1, 1, 3),
+                  VALUES(1 + 0x1p-9, 1 + 0x1p-9, 1 + 0x1p-9));
+    Real *ones = test_zeros(SIZE * SIZE);
+    for (int i = 0; i < SIZE * SIZE; i++)
+        ones[i] = 1;
+    Tensor *x = tape_input(tape, ones, shape(1, SIZE, SIZE, 1));
+    Tensor *weight = tape_variable(tape, test_zeros(O), shape(O, 1, 1, 1));
+    Tensor *bias = tape_variable(tape, test_zeros(O), shape(O));
+    Tensor *out = op_conv2d(tape, x, weight, bias, (Conv2dOptions){ 0 });
+    tape_backward_from(tape, out, equal_terms(out->shape));
+    const Real sum = (Real)(SIZE * SIZE * (1 + 0x1p-9));
+    assert_values(tensor_gradient(weight), shape(O, 1, 1, 1), VALUES(sum, sum));
+    assert_values(tensor_gradient(bias), shape(O), VALUES(sum, sum));
+    tape_free(tape);
+}
+
 /* Every window covers the image and 2^40 - 4 pixels of padding. */
 TEST(windows_may_be_larger_than_the_image)
 {

@@ -274,6 +274,26 @@ TEST(embedding_by_index_and_its_gradient)
     tape_free(tape);
 }
 
+/* Sums of terms of 1 + 2^-10 are exact in float, up to 2^13 of them. */
+TEST(the_gradient_of_a_frequent_index_is_exact)
+{
+    enum { R = 1 << 17, D = 3 };
+    begin();
+    Real *values = test_zeros(R * D), term = 1 + (Real)0x1p-10;
+    static int32_t indices[R];
+    for (int r = 0; r < R; r++)
+        indices[r] = r == 5 || r == R - 2 ? 3 : 1;
+    for (int i = 0; i < R * D; i++)
+        values[i] = term;
+    Tensor *weight = tape_variable(tape, test_zeros(4 * D), shape(4, D));
+    Tensor *out = op_embedding(tape, weight, tape_input_i32(tape, indices, shape(R)));
+    tape_backward_from(tape, out, tape_input(tape, values, out->shape));
+    const Real sum = (Real)((R - 2) * (double)term), two = 2 * term;
+    assert_values(tensor_gradient(weight), shape(4, D),
+                  VALUES(0, 0, 0, sum, sum, sum, 0, 0, 0, two, two, two));
+    tape_free(tape);
+}
+
 /* If each addition were rounded to bf16, the sum would stay at 256. CUDA rounds each. */
 TEST(gather_rounds_a_bf16_gradient_once)
 {

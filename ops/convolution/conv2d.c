@@ -47,14 +47,6 @@ void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Re
     }
 }
 
-/* sum [length] += factor x */
-static void add_scaled(Real *sum, Real factor, const Real *x, int64_t length)
-{
-    PRAGMA(omp simd)
-    for (int64_t k = 0; k < length; k++)
-        sum[k] += factor * x[k];
-}
-
 void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
     const Windows *w = &c.windows;
@@ -67,8 +59,9 @@ void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, 
             for (int64_t i = 0; i < w->height; i++) {
                 const WindowRow row = window_row(w, n, i);
                 for (int64_t o = 0; o < O; o++)
-                    add_scaled(dx.data + row.pixels, dout[n * O + o],
-                               weight + o * size + row.weights, row.length);
+                    PRAGMA(omp simd)
+                for (int64_t k = 0; k < row.length; k++)
+                    dx.data[row.pixels + k] += dout[n * O + o] * weight[o * size + row.weights + k];
             }
     }
 }
@@ -77,16 +70,21 @@ void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real
 {
     const Windows *w = &c.windows;
     const int64_t O = c.O, size = window_size(w);
+    double *sums = (double *)(void *)device_workspace(2 * O * size);
     EACH_ROW(o, O, windows_count(w) * size) {
-        Real *sum = dweight.data + o * size;
-        if (!dweight.accumulate)
-            memset(sum, 0, (size_t)size * sizeof *sum);
+        double *sum = sums + o * size;
+        memset(sum, 0, (size_t)size * sizeof *sum);
         for (int64_t n = 0; n < windows_count(w); n++)
             for (int64_t i = 0; i < w->height; i++) {
                 const WindowRow row = window_row(w, n, i);
-                add_scaled(sum + row.weights, dout[n * O + o], x + row.pixels, row.length);
+                PRAGMA(omp simd)
+                for (int64_t k = 0; k < row.length; k++)
+                    sum[row.weights + k] += dout[n * O + o] * x[row.pixels + k];
             }
+        for (int64_t k = 0; k < size; k++)
+            gradient_add(dweight, o * size + k, (Real)sum[k]);
     }
+    device_workspace_free((const Real *)(const void *)sums);
 }
 
 static void conv2d_backward(Node *node)

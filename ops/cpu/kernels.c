@@ -41,6 +41,7 @@ const Kernels cpu_kernels = {
     .causal_convolution_backward_x = causal_convolution_backward_x_cpu,
     .causal_convolution_backward_weight = causal_convolution_backward_weight_cpu,
     /* layout */
+    .embedding_backward = embedding_backward_cpu,
     .transpose = transpose_cpu,
     .fold = fold_cpu,
     /* convolution */

@@ -16,25 +16,23 @@ void embedding_forward_plain(Real *out, const Real *weight, const int32_t *indic
     }
 }
 
-/* Threads take different columns, so the terms of a sum are added in the order of r. */
+/* In double, as a row may have millions of terms. Threads take different columns, so the terms of a
+ * sum are added in the order of r. */
 void embedding_backward_plain(Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                               int64_t V, int64_t D)
 {
     enum { LINE = 16 }; /* columns that no two threads share */
-    const int64_t threads = device_threads(), lines = (D + LINE - 1) / LINE;
-    const int64_t columns = (lines + threads - 1) / threads * LINE;
-    if (!dweight.accumulate)
-        EACH(i, V * D)
-            dweight.data[i] = 0;
-    EACH_ROW(tile, (D + columns - 1) / columns, R * columns) {
-        const int64_t start = tile * columns, end = start + columns < D ? start + columns : D;
-        for (int64_t r = 0; r < R; r++) {
-            Real *row = dweight.data + indices[r] * D;
-            PRAGMA(omp simd)
+    double *sums = (double *)(void *)device_workspace(2 * V * D);
+    memset(sums, 0, (size_t)(V * D) * sizeof *sums);
+    EACH_ROW(line, (D + LINE - 1) / LINE, R * LINE) {
+        const int64_t start = line * LINE, end = start + LINE < D ? start + LINE : D;
+        for (int64_t r = 0; r < R; r++)
             for (int64_t d = start; d < end; d++)
-                row[d] += dout[r * D + d];
-        }
+                sums[indices[r] * D + d] += dout[r * D + d];
     }
+    EACH(i, V * D)
+        gradient_add(dweight, i, (Real)sums[i]);
+    device_workspace_free((const Real *)(const void *)sums);
 }
 
 static void embedding_backward(Node *node)

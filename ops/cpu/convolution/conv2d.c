@@ -2,10 +2,10 @@
  * `windows` [n, height width C] (im2col), which stays in the cache.
  *   forward   out [n, O] = windows weight^T + bias
  *   dx        dout [n, O] weight = the windows' gradients, which are added to their pixels
- *   dweight   dout^T [O, n] windows, summed by each thread over its blocks */
+ *   dweight   dout^T [O, n] windows, summed by each thread over its blocks: in Real over at most
+ *             4096 windows, and of these runs in double */
 #include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/bf16.h"
-#include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/tiles.h"
 #include "ops/kernels.h"
 
@@ -158,31 +158,43 @@ void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Co
 
 void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *x, Convolution c)
 {
+    enum { RUN = 4096 };
     const Windows *w = &c.windows;
     const int64_t O = c.O, size = window_size(w), count = windows_count(w);
-    const int64_t block = block_windows(w), blocks = (count + block - 1) / block;
+    const int64_t block = minimum(block_windows(w), RUN), blocks = (count + block - 1) / block;
     const int64_t threads = minimum(device_threads(), blocks);
     Product p = { .n = O, .k = block, .m = size, .transpose_a = true, .count = 1 };
     const Scratch scratch = scratch_of(w, p, threads);
-    Real *partial = device_workspace(threads * O * size);
+    const int64_t blocks_per_run = RUN / block, per_double = sizeof(double) / sizeof(Real);
+    Real *runs = device_workspace(threads * O * size);
+    double *sums = (double *)(void *)device_workspace(threads * O * size * per_double);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok) firstprivate(p)
                num_threads(threads_for(count, cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         const int64_t begin = part * blocks / threads, end = (part + 1) * blocks / threads;
+        Real *run = runs + part * O * size;
+        double *sum = sums + part * O * size;
+        memset(sum, 0, (size_t)(O * size) * sizeof *sum);
         for (int64_t b = begin; b < end; b++) {
-            const int64_t first = b * block;
+            const int64_t first = b * block, of_run = (b - begin) % blocks_per_run;
             p.k = minimum(block, count - first);
             read_windows(own.windows, x, w, first, p.k);
-            const ProductPiece piece = {
-                partial + part * O * size, dout + first * O, own.windows, O, size, 1
-            };
-            ok = multiply_reals(piece, b > begin, p, own.packed) && ok;
+            const ProductPiece piece = { run, dout + first * O, own.windows, O, size, 1 };
+            ok = multiply_reals(piece, of_run > 0, p, own.packed) && ok;
+            for (int64_t i = 0; (of_run + 1 == blocks_per_run || b + 1 == end) && i < O * size; i++)
+                sum[i] += (double)run[i];
         }
     }
-    add_blocks(dweight, partial, threads, O * size);
-    device_workspace_free(partial);
+    for (int64_t i = 0; i < O * size; i++) {
+        double sum = 0;
+        for (int64_t part = 0; part < threads; part++)
+            sum += sums[part * O * size + i];
+        gradient_add(dweight, i, (Real)sum);
+    }
+    device_workspace_free((Real *)(void *)sums);
+    device_workspace_free(runs);
     scratch_free(scratch, ok);
 }
 

@@ -4,7 +4,7 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-enum { POOL_BLOCK = 64 }; /* channels */
+enum { POOL_BLOCK = 64, RUN = 256 }; /* channels; pixels */
 
 static int pool_block(int64_t first, int64_t C)
 {
@@ -39,24 +39,44 @@ ALWAYS_INLINE void max_of_window(int T, Real *out, int32_t *index, const Real *x
     }
 }
 
-ALWAYS_INLINE void sum_of_window(int T, Real *out, const Real *x, const Windows *s, Interval h,
-                                 Interval w, int n)
+/* total += sum, which becomes 0 */
+static void move_sums(double *total, Real *sum, int n)
+{
+    for (int c = 0; c < n; c++) {
+        total[c] += (double)sum[c];
+        sum[c] = 0;
+    }
+}
+
+/* many, a compile-time constant: the window has more than RUN pixels. It is then summed in Real
+ * over runs of pixels, and of the runs in double. */
+ALWAYS_INLINE void sum_of_window(int T, bool many, Real *out, const Real *x, const Windows *s,
+                                 Interval h, Interval w, int n)
 {
     const Real share = 1 / (Real)(s->height * s->width);
     Real sum[POOL_BLOCK] = { 0 };
+    double total[POOL_BLOCK];
+    int64_t pixels = 0;
+    if (many)
+        memset(total, 0, sizeof total);
     for (int64_t i = h.first; i < h.end; i++)
         for (int64_t j = w.first; j < w.end; j++) {
             const Real *pixel = elements_at(T, x, (i * s->W + j) * s->C);
 #pragma omp simd
             for (int c = 0; c < n; c++)
                 sum[c] += load(T, pixel, c);
+            if (many && ++pixels % RUN == 0)
+                move_sums(total, sum, n);
         }
+    if (many)
+        move_sums(total, sum, n);
     for (int c = 0; c < n; c++)
-        store(T, out, c, sum[c] * share);
+        store(T, out, c, many ? (Real)(total[c] / (double)(s->height * s->width)) : sum[c] * share);
 }
 
-/* index: NULL for the sums */
-ALWAYS_INLINE void pool_as(int T, Real *out, int32_t *index, const Real *x, const Windows *s)
+/* index: NULL for the sums; many: see sum_of_window */
+ALWAYS_INLINE void pool_as(int T, bool many, Real *out, int32_t *index, const Real *x,
+                           const Windows *s)
 {
     const int64_t windows = s->B * s->rows * s->columns, C = s->C;
     const int threads = threads_for(windows * s->height * s->width * C, 0.2);
@@ -71,7 +91,7 @@ ALWAYS_INLINE void pool_as(int T, Real *out, int32_t *index, const Real *x, cons
             if (index)
                 max_of_window(T, to, index + window * C + c, from, s, h, w, pool_block(c, C));
             else
-                sum_of_window(T, to, from, s, h, w, pool_block(c, C));
+                sum_of_window(T, many, to, from, s, h, w, pool_block(c, C));
         }
     }
 }
@@ -121,22 +141,28 @@ ALWAYS_INLINE void pool_backward_as(int T, Gradient dx, const Real *dout, const 
 
 void max_pool_cpu(Real *out, int32_t *index, const Real *x, Windows s)
 {
-    pool_as(TENSOR_REAL, out, index, x, &s);
+    pool_as(TENSOR_REAL, false, out, index, x, &s);
 }
 
 void max_pool_bf16(Real *out, int32_t *index, const Real *x, Windows s)
 {
-    pool_as(TENSOR_BF16, out, index, x, &s);
+    pool_as(TENSOR_BF16, false, out, index, x, &s);
 }
 
 void average_pool_cpu(Real *out, const Real *x, Windows s)
 {
-    pool_as(TENSOR_REAL, out, NULL, x, &s);
+    if (s.height * s.width > RUN)
+        pool_as(TENSOR_REAL, true, out, NULL, x, &s);
+    else
+        pool_as(TENSOR_REAL, false, out, NULL, x, &s);
 }
 
 void average_pool_bf16(Real *out, const Real *x, Windows s)
 {
-    pool_as(TENSOR_BF16, out, NULL, x, &s);
+    if (s.height * s.width > RUN)
+        pool_as(TENSOR_BF16, true, out, NULL, x, &s);
+    else
+        pool_as(TENSOR_BF16, false, out, NULL, x, &s);
 }
 
 void pool_backward_cpu(Gradient dx, const Real *dout, const int32_t *index, Windows s)

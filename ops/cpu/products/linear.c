@@ -1,9 +1,9 @@
 /* Linear layers on the CPU: the product of the backend; the bias and the activation in one pass
  * over its result, and in the backward pass h and its column sums in one pass. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
-#include "ops/shared/columns.h"
 
 void linear_activate_bf16(Real *out, Real *y, const Real *bias, Activation f, int64_t R, int64_t O)
 {
@@ -40,18 +40,17 @@ ALWAYS_INLINE void activate_row_backward(Activation f, int T, Real *h, Real *sum
 static void activate_backward(TensorType type, Real *h, Gradient dbias, const Real *g,
                               const Real *y, Activation f, int64_t R, int64_t O)
 {
-    Real *partial = device_workspace(row_blocks(R) * O);
+    Real *partial = device_workspace(sum_blocks(R) * O);
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R * O, 0.4)))
-    for (int64_t i = 0; i < row_blocks(R); i++) {
+    for (int64_t i = 0; i < sum_blocks(R); i++) {
         Real *sum = partial + i * O;
         memset(sum, 0, (size_t)O * sizeof *sum);
-        for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
+        for (int64_t r = sum_block_start(i, R); r < sum_block_start(i + 1, R); r++)
             BY_STORAGE(type, T,
                        BY_ACTIVATION(f, activate_row_backward, T, elements_at(T, h, r * O), sum,
                                      elements_at(T, g, r * O), elements_at(T, y, r * O), O));
     }
-    if (dbias.data)
-        column_sums_cpu(dbias, partial, row_blocks(R), O);
+    add_blocks(dbias, partial, sum_blocks(R), O);
     device_workspace_free(partial);
 }
 

@@ -22,9 +22,9 @@ void layernorm_forward_bf16(Real *out, NormArguments norm)
 ALWAYS_INLINE void block_backward(int T, Gradient dx, const WeightSums *sums, const Real *dout,
                                   const NormArguments *norm, int64_t i)
 {
-    const int64_t C = norm->C, end = row_block_start(i + 1, norm->R);
+    const int64_t C = norm->C, end = sum_block_start(i + 1, norm->R);
     const WeightRows of_block = weight_rows(sums, i);
-    for (int64_t row = row_block_start(i, norm->R); row < end; row++) {
+    for (int64_t row = sum_block_start(i, norm->R); row < end; row++) {
         const Gradient dx_row = { dx.data ? elements_at(T, dx.data, row * C) : NULL,
                                   dx.accumulate };
         const NormRow inputs = { elements_at(T, dout, row * C), elements_at(T, norm->x, row * C),
@@ -58,7 +58,7 @@ void layernorm_backward_bf16(Gradient dx, Gradient dweight, Gradient dbias, cons
 
 WeightSums weight_sums_begin(Gradient dweight, Gradient dbias, NormArguments norm)
 {
-    WeightSums sums = { dweight, dbias, NULL, row_blocks(norm.R), norm.C };
+    WeightSums sums = { dweight, dbias, NULL, sum_blocks(norm.R), norm.C };
     if (dweight.data || dbias.data)
         sums.partial = device_workspace(2 * sums.blocks * norm.C);
     return sums;

@@ -111,7 +111,7 @@ ALWAYS_INLINE void layernorm_row_backward(Gradient dx, WeightRows sums, int T, i
         layernorm_input_row(dx, T, S, row);
 }
 
-/* Partial sums of dweight and dbias, [row_blocks(R), C] each, in a workspace: NULL where neither
+/* Partial sums of dweight and dbias, [sum_blocks(R), C] each, in a workspace: NULL where neither
  * requires a gradient. */
 typedef struct WeightSums {
     Gradient dweight, dbias;

@@ -121,8 +121,8 @@ static void residual_layernorm_backward_as(TensorType type, RowGradients g, Weig
     for (int64_t i = 0; i < sums.blocks; i++) {
         Real *s = tiles + omp_get_thread_num() * 2 * rows * C;
         const WeightRows of_block = weight_rows(&sums, i);
-        const int64_t last = row_block_start(i + 1, R);
-        for (int64_t start = row_block_start(i, R); start < last; start += rows) {
+        const int64_t last = sum_block_start(i + 1, R);
+        for (int64_t start = sum_block_start(i, R); start < last; start += rows) {
             const int64_t end = start + rows < last ? start + rows : last;
             BY_STORAGE(type, T, tile_backward(T, g, of_block, s, norm, residual, start, end));
         }

@@ -46,10 +46,10 @@ ALWAYS_INLINE void rms_norm_row_backward(int T, Gradient dx, Real *sum, const Re
 ALWAYS_INLINE void rms_norm_block_backward(int T, Gradient dx, Real *sum, const Real *dout,
                                            const RmsNormArguments *norm, int64_t i)
 {
-    const int64_t C = norm->C, end = row_block_start(i + 1, norm->R);
+    const int64_t C = norm->C, end = sum_block_start(i + 1, norm->R);
     if (sum)
         memset(sum, 0, (size_t)C * sizeof *sum);
-    for (int64_t row = row_block_start(i, norm->R); row < end; row++) {
+    for (int64_t row = sum_block_start(i, norm->R); row < end; row++) {
         const Gradient dx_row = { dx.data ? elements_at(T, dx.data, row * C) : NULL,
                                   dx.accumulate };
         rms_norm_row_backward(T, dx_row, sum, elements_at(T, dout, row * C),
@@ -60,7 +60,7 @@ ALWAYS_INLINE void rms_norm_block_backward(int T, Gradient dx, Real *sum, const 
 static void rms_norm_backward_as(TensorType type, Gradient dx, Gradient dweight, const Real *dout,
                                  const RmsNormArguments *norm)
 {
-    const int64_t blocks = row_blocks(norm->R), C = norm->C;
+    const int64_t blocks = sum_blocks(norm->R), C = norm->C;
     Real *partial = dweight.data ? device_workspace(blocks * C) : NULL;
 #pragma omp parallel for schedule(static) num_threads(threads_for(norm->R *C, 0.3))
     for (int64_t i = 0; i < blocks; i++)

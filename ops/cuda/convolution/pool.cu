@@ -25,7 +25,8 @@ template <typename T> __global__ void max_pool_kernel(T *out, int32_t *index, co
     }
 }
 
-/* Element e of average_pool's out */
+/* Element e of average_pool's out, but for the factor: the sum over the window's rows of pixels is
+ * compensated (Kahan 1965), as it may have thousands of terms. */
 template <typename T> struct PoolSum {
     const T *x;
     Windows s;
@@ -41,14 +42,22 @@ template <typename T> struct PoolSum {
         const Interval h = pixels_of_window(&s, row - b * s.rows, s.height, s.H);
         const Interval w = pixels_of_window(&s, window - row * s.columns, s.width, s.W);
         const T *image = x + b * s.H * s.W * s.C + e - window * s.C;
-        Reals<LANES> sum = {};
-        for (int64_t i = h.first; i < h.end; i++)
+        Reals<LANES> sum = {}, lost = {};
+        for (int64_t i = h.first; i < h.end; i++) {
+            Reals<LANES> row_sum = {};
             for (int64_t j = w.first; j < w.end; j++) {
                 const Reals<LANES> term = load_pack<LANES>(&image[(i * s.W + j) * s.C]);
 #pragma unroll
                 for (int k = 0; k < LANES; k++)
-                    sum.value[k] += term.value[k];
+                    row_sum.value[k] += term.value[k];
             }
+#pragma unroll
+            for (int k = 0; k < LANES; k++) {
+                const Real term = row_sum.value[k] - lost.value[k], next = sum.value[k] + term;
+                lost.value[k] = next - sum.value[k] - term;
+                sum.value[k] = next;
+            }
+        }
         return sum;
     }
     __device__ Real at(int64_t e) const
