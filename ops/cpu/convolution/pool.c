@@ -4,7 +4,7 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-enum { POOL_BLOCK = 64, RUN = 256 }; /* channels; pixels */
+enum { POOL_BLOCK = 64, PIXEL_RUN = 256 }; /* channels; pixels */
 
 static int pool_block(int64_t first, int64_t C)
 {
@@ -48,7 +48,7 @@ static void move_sums(double *total, Real *sum, int n)
     }
 }
 
-/* many, a compile-time constant: the window has more than RUN pixels. It is then summed in Real
+/* many, a compile-time constant: the window has more than PIXEL_RUN pixels. It is then summed in Real
  * over runs of pixels, and of the runs in double. */
 ALWAYS_INLINE void sum_of_window(int T, bool many, Real *out, const Real *x, const Windows *s,
                                  Interval h, Interval w, int n)
@@ -65,7 +65,7 @@ ALWAYS_INLINE void sum_of_window(int T, bool many, Real *out, const Real *x, con
 #pragma omp simd
             for (int c = 0; c < n; c++)
                 sum[c] += load(T, pixel, c);
-            if (many && ++pixels % RUN == 0)
+            if (many && ++pixels % PIXEL_RUN == 0)
                 move_sums(total, sum, n);
         }
     if (many)
@@ -151,7 +151,7 @@ void max_pool_bf16(Real *out, int32_t *index, const Real *x, Windows s)
 
 void average_pool_cpu(Real *out, const Real *x, Windows s)
 {
-    if (s.height * s.width > RUN)
+    if (s.height * s.width > PIXEL_RUN)
         pool_as(TENSOR_REAL, true, out, NULL, x, &s);
     else
         pool_as(TENSOR_REAL, false, out, NULL, x, &s);
@@ -159,7 +159,7 @@ void average_pool_cpu(Real *out, const Real *x, Windows s)
 
 void average_pool_bf16(Real *out, const Real *x, Windows s)
 {
-    if (s.height * s.width > RUN)
+    if (s.height * s.width > PIXEL_RUN)
         pool_as(TENSOR_BF16, true, out, NULL, x, &s);
     else
         pool_as(TENSOR_BF16, false, out, NULL, x, &s);

@@ -15,9 +15,9 @@ void embedding_forward_bf16(Real *out, const Real *weight, const int32_t *indice
     }
 }
 
-/* Rows of dweight with more than RUN terms are frequent: they are summed in Real over runs of RUN
+/* Rows of dweight with more than INDEX_RUN terms are frequent: they are summed in Real over runs of INDEX_RUN
  * rows of dout, whose rounding errors stay below 1e-4, and over the runs in double. */
-enum { RUN = 8192 };
+enum { INDEX_RUN = 8192 };
 typedef struct FrequentRows {
     int32_t *index; /* [count] */
     double *sums;   /* [count, D]: over the runs so far */
@@ -27,14 +27,14 @@ typedef struct FrequentRows {
 static FrequentRows frequent_rows(const int32_t *indices, int64_t R, int64_t V, int64_t D)
 {
     FrequentRows f = { 0 };
-    if (R <= RUN)
+    if (R <= INDEX_RUN)
         return f;
     int32_t *terms = f.index = (int32_t *)(void *)device_workspace(V);
     memset(terms, 0, (size_t)V * sizeof *terms);
     for (int64_t r = 0; r < R; r++)
         terms[indices[r]]++;
     for (int64_t v = 0; v < V; v++)
-        if (terms[v] > RUN)
+        if (terms[v] > INDEX_RUN)
             f.index[f.count++] = (int32_t)v;
     const int64_t per_double = sizeof(double) / sizeof(Real);
     f.sums = (double *)(void *)device_workspace(f.count * D * per_double);
@@ -43,8 +43,9 @@ static FrequentRows frequent_rows(const int32_t *indices, int64_t R, int64_t V, 
 }
 
 /* The columns from start to end - 1 of dweight += rows first to last - 1 of dout. */
-ALWAYS_INLINE void add_rows(int T, Real *dweight, const Real *dout, const int32_t *indices,
-                            int64_t first, int64_t last, int64_t D, int64_t start, int64_t end)
+ALWAYS_INLINE void add_indexed_rows(int T, Real *dweight, const Real *dout, const int32_t *indices,
+                                    int64_t first, int64_t last, int64_t D, int64_t start,
+                                    int64_t end)
 {
     for (int64_t r = first; r < last; r++) {
         Real *row = dweight + indices[r] * D;
@@ -55,8 +56,8 @@ ALWAYS_INLINE void add_rows(int T, Real *dweight, const Real *dout, const int32_
 }
 
 /* The run's sums of these columns move to f->sums, the last run's from there. */
-static void end_run(const FrequentRows *f, Real *dweight, int64_t D, int64_t start, int64_t end,
-                    bool last)
+static void end_index_run(const FrequentRows *f, Real *dweight, int64_t D, int64_t start,
+                          int64_t end, bool last)
 {
     for (int64_t i = 0; i < f->count; i++) {
         Real *row = dweight + f->index[i] * D;
@@ -76,7 +77,7 @@ static void embedding_backward_as(TensorType type, Gradient dweight, const Real 
     const int64_t threads = device_threads(), lines = (D + LINE - 1) / LINE;
     const int64_t columns = (lines + threads - 1) / threads * LINE;
     const FrequentRows f = frequent_rows(indices, R, V, D);
-    const int64_t run = f.count > 0 ? RUN : R;
+    const int64_t run = f.count > 0 ? INDEX_RUN : R;
     if (!dweight.accumulate)
         EACH(i, V * D)
             dweight.data[i] = 0;
@@ -84,9 +85,10 @@ static void embedding_backward_as(TensorType type, Gradient dweight, const Real 
         const int64_t start = tile * columns, end = start + columns < D ? start + columns : D;
         for (int64_t first = 0, last; first < R; first = last) {
             last = R - first < run ? R : first + run;
-            BY_STORAGE(type, T,
-                       add_rows(T, dweight.data, dout, indices, first, last, D, start, end));
-            end_run(&f, dweight.data, D, start, end, last == R);
+            BY_STORAGE(
+                type, T,
+                add_indexed_rows(T, dweight.data, dout, indices, first, last, D, start, end));
+            end_index_run(&f, dweight.data, D, start, end, last == R);
         }
     }
     device_workspace_free((Real *)(void *)f.sums);
