@@ -48,8 +48,8 @@ static void move_sums(double *total, Real *sum, int n)
     }
 }
 
-/* many, a compile-time constant: the window has more than PIXEL_RUN pixels. It is then summed in Real
- * over runs of pixels, and of the runs in double. */
+/* many, a compile-time constant: the window has more than PIXEL_RUN pixels. They are then summed in
+ * Real over runs of that length, and the runs in double. */
 ALWAYS_INLINE void sum_of_window(int T, bool many, Real *out, const Real *x, const Windows *s,
                                  Interval h, Interval w, int n)
 {

@@ -15,8 +15,8 @@ void embedding_forward_bf16(Real *out, const Real *weight, const int32_t *indice
     }
 }
 
-/* Rows of dweight with more than INDEX_RUN terms are frequent: they are summed in Real over runs of INDEX_RUN
- * rows of dout, whose rounding errors stay below 1e-4, and over the runs in double. */
+/* Rows of dweight with more than INDEX_RUN terms are frequent: they are summed in Real over runs of
+ * INDEX_RUN rows of dout, whose rounding errors stay below 1e-4, and over the runs in double. */
 enum { INDEX_RUN = 8192 };
 typedef struct FrequentRows {
     int32_t *index; /* [count] */
