@@ -176,18 +176,12 @@ TensorFile *test_vector_file(const char *name);
  * is NULL. */
 Real *test_entry(const TensorFile *file, const char *prefix, const char *name, Shape *entry_shape);
 
-/* A gradient check on normal random inputs of the given shapes; fails above the tolerance. That of
- * layers: in float on CUDA, linear attention computes a product as three of bf16, and differences
- * divide its error, near 1e-5, by their step. */
-#if defined(TAPEGRAD_CUDA) && !defined(TAPEGRAD_DOUBLE)
-#define LAYER_GRADIENT_TOLERANCE 1e-2
-#else
-#define LAYER_GRADIENT_TOLERANCE GRADIENT_TOLERANCE
-#endif
+/* A gradient check on normal random inputs of the given shapes; fails above the tolerance, or
+ * GRADIENT_TOLERANCE. */
 #define check_gradient(function, context, ...)                                                     \
     check_gradient_shapes(#function, function, context, (const Shape[]){ __VA_ARGS__ },            \
                           (int)(sizeof((const Shape[]){ __VA_ARGS__ }) / sizeof(Shape)),           \
-                          LAYER_GRADIENT_TOLERANCE)
+                          GRADIENT_TOLERANCE)
 void check_gradient_shapes(const char *name, CheckedFunction *function, void *context,
                            const Shape *shapes, int count, double tolerance);
 
