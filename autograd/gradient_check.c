@@ -28,7 +28,7 @@ typedef struct Check {
     Tensor *variables[MAX_INPUTS];
     Real *weights, *out; /* r and the values of out */
     Shape out_shape;
-    double least_scale; /* |out| / 100 */
+    double min_scale; /* |out| / 100 */
 } Check;
 
 static const double real_epsilon = sizeof(Real) == sizeof(float) ? FLT_EPSILON : DBL_EPSILON;
@@ -90,7 +90,7 @@ static void analytic_gradients(Check *check)
     double squares = 0;
     for (int64_t i = 0; i < count; i++)
         squares += (double)check->out[i] * (double)check->out[i];
-    check->least_scale = sqrt(squares) / 100;
+    check->min_scale = sqrt(squares) / 100;
     tape_backward_from(check->tape, out, tape_input(check->tape, check->weights, out->shape));
     for (int i = 0; i < check->count; i++)
         if (check->variables[i]->has_gradient)
@@ -124,7 +124,7 @@ static double central_difference(Check *check, Real *x)
 static GradientCheck compare_input(Check *check, int i)
 {
     GradientCheck worst = { .error = -1 };
-    double scale = check->least_scale;
+    double scale = check->min_scale;
     for (int64_t j = 0; j < shape_count(check->shapes[i]); j++) {
         const double analytic = (double)check->analytic[i][j];
         const double numeric = central_difference(check, &check->values[i][j]);

@@ -110,7 +110,7 @@ static void scale_chunk_rows(const HeadChunk *c, const Real *factor, Matrix rows
 
 /* e^-MAX_LOG_DECAY is 0. Smaller sums are replaced: the difference of infinite ones is NaN. */
 static const double MAX_LOG_DECAY = 1000;
-static double at_least_minus_max(double sum)
+static double clamp_log_decay(double sum)
 {
     return sum < -MAX_LOG_DECAY ? -MAX_LOG_DECAY : sum;
 }
@@ -133,7 +133,7 @@ static void fade_to_end(const HeadChunk *c, Matrix rows, Matrix T, int64_t state
     const bool scales = c->is_last || !(sum >= -MAX_SCALE);
     scaled->c = scales ? 0 : sum;
     for (int64_t i = 0; i < count; i++)
-        m->sums[i] = at_least_minus_max(m->sums[i]) - scaled->c;
+        m->sums[i] = clamp_log_decay(m->sums[i]) - scaled->c;
     raise_by_sums(m, count);
     scale_packed_rows(rows, m->raise, count);
     for (int64_t i = 0; rows.last && i < count; i++)
@@ -157,7 +157,7 @@ static const Real *load_fade(const HeadChunk *c)
     load_log_decay(c);
     ScaledState *scaled = scaled_state(c);
     for (int64_t i = 0; i < count; i++)
-        m->sums[i] = scaled->c = at_least_minus_max(scaled->c + (double)m->log_decay[i]);
+        m->sums[i] = scaled->c = clamp_log_decay(scaled->c + (double)m->log_decay[i]);
     scaled->c += (double)m->log_decay[count];
     raise_by_sums(m, count);
     return m->raise;
