@@ -63,13 +63,14 @@ MPI_CC   := OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC)
 SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
 # ------------------------------------------------------------------------------------ sources and flags
-MODULES  := tensor autograd ops nn optim distributed
+MODULES  := tensor autograd ops nn optim distributed ext
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h \
             distributed/distributed.h
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 include cuda.mk # CUDA, CUDA_SOURCES, COMPILE_CUDA
 BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
-SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' $(if $(filter no,$(CUDA)),-not -path '*/cuda/*') \
+SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' -not -path '*/tests/*' \
+            $(if $(filter no,$(CUDA)),-not -path '*/cuda/*') \
             $(if $(USES_ONEDNN),,-not -name onednn.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
@@ -109,9 +110,11 @@ THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 # build/programs/NAME; examples/shared/ is theirs, and shared/gzip/ of two.
 PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task images language_model recall $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
+EXTENSION_TESTS := $(wildcard ext/*/tests/test_*.c)
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech) \
             $(if $(filter host,$(CUDA)),,tests/test_nccl), \
-            $(basename $(wildcard tests/test_*.c tests/test_*.cpp)))) \
+            $(basename $(wildcard tests/test_*.c tests/test_*.cpp)) \
+            $(addprefix tests/,$(basename $(notdir $(EXTENSION_TESTS)))))) \
             $(if $(filter yes,$(CUDA)),$(BUILD)/tests/test_curand)
 # ONLY="test_rows test_mpi.sh" builds and runs these tests alone; LEAVE_OUT= all but those it names. Programs
 # are built where a test runs some.
@@ -173,6 +176,12 @@ $(BUILD)/%.cpp.o: %.cpp $(SETTINGS)
 	$(call compile,$(COMPILE_CUDA))
 $(BUILD)/tests/%.o: tests/%.cpp $(SETTINGS)
 	$(call compile,$(COMPILE_CXX))
+# The tests of extensions are built beside the others.
+define extension_test
+$(BUILD)/tests/$(notdir $(1:.c=.o)): $(1) $(SETTINGS)
+	$$(call compile,$$(COMPILE))
+endef
+$(foreach test,$(EXTENSION_TESTS),$(eval $(call extension_test,$(test))))
 # The objects of a program of several files: build/programs/images has them in build/parts/images/.
 $(BUILD)/parts/%.o: examples/%.c $(SETTINGS)
 	$(call compile,$(COMPILE))

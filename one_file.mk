@@ -1,7 +1,8 @@
 # Two files that users copy, as SQLite ships: the core and, unless -DTAPEGRAD_PLAIN, the CPU backend
 # without oneDNN.
 .PHONY: one-file test-one-file test-core-alone
-TREE      = $(shell find $(MODULES) -name '*.c' -not -path '*/cuda/*' -not -path '*/mpi/*' -not -name onednn.c | LC_ALL=C sort)
+TREE      = $(shell find $(MODULES) -name '*.c' -not -path '*/cuda/*' -not -path '*/mpi/*' -not -path '*/tests/*' \
+            -not -name onednn.c | LC_ALL=C sort)
 HOST_CPU  = $(foreach source,$(TREE),$(if $(findstring /cpu/,$(source)),$(source)))
 CORE      = $(filter-out $(HOST_CPU),$(TREE))
 # POSIX's functions where the system has them. A configuration needs not all functions of a header, and

@@ -184,7 +184,7 @@ wheels() { # NAME: the files of this name in the interpreter's packages nvidia.*
 # The variables of a build and the checksums of all files that it reads.
 checksums() {
     echo "$*"
-    find Makefile *.mk tapegrad.h tensor autograd ops nn optim bench examples tests -type f \
+    find Makefile *.mk tapegrad.h tensor autograd ops nn optim ext bench examples tests -type f \
         \( -name Makefile -o -name '*.mk' -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) \
         -print0 | sort -z | xargs -0 sha256sum
 }
@@ -235,7 +235,7 @@ compile() {
 }
 
 # But test_speech, which needs libraries that are not packed, and no GPU.
-test_programs() { basename -s .c tests/test_*.c | grep -vx test_speech; }
+test_programs() { basename -s .c tests/test_*.c ext/*/tests/test_*.c | grep -vx test_speech; }
 
 # Detects the machine's tools, then compiles the programs of all parts.
 prepare() {

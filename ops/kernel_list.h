@@ -182,7 +182,7 @@ KERNEL(logistic_mixture_backward,
 
 /* ------------------------------------------------------------------------------------ recurrent */
 
-/* The steps of a layer one after another; ops/recurrent/recurrence.h has the arguments, all Real.
+/* The steps of a layer one after another; ext/recurrent/recurrence.h has the arguments, all Real.
  * From gates = x W_ih^T to out and the final state; backward to dgates and the initial state's
  * gradient. */
 REAL_KERNEL(lstm_forward, (Recurrence r))
@@ -285,11 +285,11 @@ REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct Ste
                        int64_t n))
 REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
                         const struct StepScalars *scalars, int64_t n))
-/* Schedule-free (optim/schedule_free.c): the step, and p [n] = z + beta1 (x - z) */
+/* Schedule-free (ext/schedule_free/schedule_free.c): the step, and p [n] = z + beta1 (x - z) */
 REAL_KERNEL(schedule_free_step, (Real *p, Real *x, Real *z, Real *v, const Real *gradients,
                                  const struct StepScalars *scalars, int64_t n))
 REAL_KERNEL(schedule_free_weights, (Real *p, const Real *x, const Real *z, Real beta1, int64_t n))
-/* Muon (optim/muon.c): u [n], the direction of a matrix; x [n] /= its norm, of squares->parts;
+/* Muon (ext/muon/muon.c): u [n], the direction of a matrix; x [n] /= its norm, of squares->parts;
  * p [n, n] = scale (a I + b gram + c p); and the step of all weights, with matrices' directions in
  * v. */
 REAL_KERNEL(muon_momentum, (Real *u, const Real *m, const Real *gradients, Real momentum,

@@ -38,7 +38,7 @@ programs= rows=
 concerns() {
     local line
     if line=$(line_of "$1"); then
-        [ "$line" != 'itself -' ] || line="$(basename "${1#tests/test_}" .c) -"
+        [ "$line" != 'itself -' ] || line="$(basename "${1##*/test_}" .c) -"
         programs="$programs ${line% *}"
         [ "${line##* }" = - ] || rows="$rows,${line##* }"
     elif [[ $1 == *.h || $1 == *.cuh ]] && [ "${2:-}" != within ]; then

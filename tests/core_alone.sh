@@ -8,12 +8,12 @@ cd "$(dirname "$0")/.."
 directory=${1:-$(mktemp -d)}
 [ $# -gt 0 ] || trap 'rm -rf "$directory"' EXIT
 mkdir -p "$directory"
-cp -r Makefile *.mk *.awk tapegrad.h tensor autograd ops nn optim distributed examples tests "$directory"
+cp -r Makefile *.mk *.awk tapegrad.h tensor autograd ops nn optim distributed ext examples tests "$directory"
 cd "$directory"
-find tensor autograd ops nn optim distributed -depth \( -name cpu -o -name cuda \) -exec rm -rf {} +
+find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name cuda \) -exec rm -rf {} +
 
 # One command line, beside the tests' compilation, since it uses one processor.
-set -- $(find tensor autograd ops nn optim distributed -name '*.c' -not -path '*/mpi/*')
+set -- $(find tensor autograd ops nn optim distributed ext -name '*.c' -not -path '*/mpi/*' -not -path '*/tests/*')
 ${CC:-cc} -O1 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm &
 one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention

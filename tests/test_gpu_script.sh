@@ -7,7 +7,7 @@ export CUDA=host BUILD=$directory/build FLAGS=ARCH=yes PYTHON=$directory/bin/pyt
 
 # A copy of the tree, whose files can change.
 tree=$directory/tree
-mkdir "$tree" && cp -r Makefile *.mk tapegrad.h tensor autograd ops nn optim bench examples tests "$tree"
+mkdir "$tree" && cp -r Makefile *.mk tapegrad.h tensor autograd ops nn optim ext bench examples tests "$tree"
 gpu() { # SECONDS PART DIRECTORY: of which programs may take SECONDS
     LIMIT=$(($1 + 8)) PATH=$directory/bin:$PATH "$tree/bench/gpu.sh" "$2" "$directory/$3" >"$directory/$3-$2.log" 2>&1
 }
@@ -33,7 +33,7 @@ echo "output of $(basename "$0")"
 ! grep -qx "$(basename "$0")" "$(dirname "$asked")/bad"
 END
 chmod +x "$directory/program"
-for program in $(basename -s .c tests/test_*.c); do ln -s "$directory/program" "$BUILD/tests/$program"; done
+for program in $(basename -s .c tests/test_*.c ext/*/tests/test_*.c); do ln -s "$directory/program" "$BUILD/tests/$program"; done
 for program in attention copy_step generation precision operations figure1 training_speed; do
     ln -s "$directory/program" "$BUILD/bench/$program"
 done
@@ -59,7 +59,7 @@ holds() { tar -tzf "$directory/$1.tar.gz" | grep -q "^$1/$2\$"; }
 # -------------------------------------------------------------------------------------------- prove
 export NO_BUILD=yes
 check "prove" gpu 200 prove all
-tests=$(basename -s .c tests/test_*.c | grep -cvx test_speech) # which needs no GPU
+tests=$(basename -s .c tests/test_*.c ext/*/tests/test_*.c | grep -cvx test_speech) # which needs no GPU
 check "every test is run" [ "$(grep '^test_' "$asked" | sort -u | wc -l)" -eq $((tests + 1)) ] # test_figures.sh
 check "a smoke test comes first" [ "$(head -n 2 "$asked" | sort | tr '\n' ';')" = \
     "attention --goals --quick --seconds 0 --device cuda;test_cuda ;" ]

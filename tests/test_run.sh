@@ -55,7 +55,8 @@ while read -r pattern programs; do
     count=$((count + 1))
     any "$pattern" "$files" || fail "tests/concerns.txt: $pattern matches no file"
     for program in ${programs% *}; do
-        [ "$program" = itself ] || ls "tests/test_${program%.sh}".* >/dev/null 2>&1 ||
+        [ "$program" = itself ] || compgen -G "tests/test_${program%.sh}.*" >/dev/null ||
+            compgen -G "ext/*/tests/test_$program.c" >/dev/null ||
             fail "tests/concerns.txt: $pattern: there is no tests/test_$program"
     done
     row=${programs##* }

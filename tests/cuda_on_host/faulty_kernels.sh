@@ -13,8 +13,8 @@ plant() {
     local build=$1 file=$2 script=$3 program=$4 seed
     shift 4
     rm -rf $tree && mkdir -p $tree/$build/tests
-    cp -a Makefile *.mk tapegrad.h tensor autograd ops nn optim distributed tests $tree
-    cp -a $build/{settings,tensor,autograd,ops,nn,optim,distributed} $tree/$build
+    cp -a Makefile *.mk tapegrad.h tensor autograd ops nn optim distributed ext tests $tree
+    cp -a $build/{settings,tensor,autograd,ops,nn,optim,distributed,ext} $tree/$build
     cp -a $build/tests/{cuda_on_host,*.o,*.d} $tree/$build/tests
     sed -i "$script" $tree/$file
     ! cmp -s $file $tree/$file || { echo "$file: $script changes nothing" >&2; exit 1; }
@@ -36,6 +36,9 @@ program_for() {
     nn/decode/* | nn/cuda/decode/* | nn/cpu/decode/*) echo test_generation ;;
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
     ops/*attention/lsh/*) echo test_lsh_attention ;;
+    ext/delta/*) echo test_delta_rule ;;
+    ext/recurrent/*) echo test_recurrent ;;
+    ext/*) echo test_optim ;;
     ops/*attention/*) echo test_attention ;;
     *cumulative_sum*) echo test_operations ;;
     *transpose*) echo test_layout ;;
@@ -48,7 +51,7 @@ program_for() {
 if [ "${2-}" = barriers ]; then
     while IFS=: read -r file line _; do
         plant "$build" "$file" "${line}s/__syncthreads()/(void)0/" "$(program_for "$file")"
-    done < <(grep -rn --include='*.cu' --include='*.cuh' '__syncthreads();' ops nn)
+    done < <(grep -rn --include='*.cu' --include='*.cuh' '__syncthreads();' ops nn ext)
 else
     second=$(grep -n '__syncthreads();' ops/cuda/rows/rows.cuh | sed -n '2s/:.*//p')
     plant "$build" ops/cuda/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows

@@ -28,14 +28,14 @@
  *
  * S runs from the first position, R from the last: the backward pass goes once in each direction.
  * It keeps du_i, R_i u_i and k_i.R'_i u_i between them, and no state but the current one. Backends
- * process C positions at once: the WY form, ops/cpu/attention/delta/delta.c.
+ * process C positions at once: the WY form, ext/delta/cpu/delta.c.
  *
  * For positions masked by key_lengths, beta_i and l_i count as 0: the state stays as it is, and
  * nothing is contributed to their key, value, beta and log decay. With offsets, each sequence is
  * one as above.
  *
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
-#include "ops/attention/delta_rows.h"
+#include "ext/delta/rows.h"
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 

@@ -1,6 +1,6 @@
-/* The GRU's cell on the CPU: a block of hidden units at one step, vectorized. ops/recurrent/gru.c
+/* The GRU's cell on the CPU: a block of hidden units at one step, vectorized. ext/recurrent/gru.c
  * has the derivation. */
-#include "ops/cpu/recurrent/recurrence.h"
+#include "ext/recurrent/cpu/recurrence.h"
 #include "ops/kernels.h"
 
 /* The first n units of a block, n = units.count; gates: x W_ih^T, which becomes r, z, n; sums:

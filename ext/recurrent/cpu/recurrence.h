@@ -10,7 +10,7 @@
 
 #include "ops/cpu/shared/tiles.h"
 #include "ops/kernels.h"
-#include "ops/recurrent/recurrence.h"
+#include "ext/recurrent/recurrence.h"
 
 /* Below, threads is device_threads(), read once per pass: the workspace is sized by it. */
 

@@ -25,7 +25,7 @@
  * where the past fades. The sum of across is one per segment of positions, so that its error does
  * not grow with the length: R is stored per segment, and <S, R> is dl between two of them. */
 #include "ops/attention/linear_rows.h"
-#include "ops/cpu/attention/delta/triangles.h"
+#include "ext/delta/cpu/triangles.h"
 #include "ops/kernels.h"
 
 /* A pass over all sequences and heads. */

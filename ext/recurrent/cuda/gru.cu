@@ -1,4 +1,4 @@
-#include "ops/cuda/recurrent/recurrence.cuh"
+#include "ext/recurrent/cuda/recurrence.cuh"
 
 __global__ void gru_step(Recurrence r, int64_t step, const Real *products)
 {
