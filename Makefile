@@ -63,9 +63,9 @@ MPI_CC   := OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC)
 SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
 # ------------------------------------------------------------------------------------ sources and flags
-MODULES  := tensor autograd ops nn optim distributed ext
+MODULES  := tensor autograd ops nn optim distributed $(wildcard ext)
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h \
-            distributed/distributed.h
+            distributed/distributed.h $(wildcard $(foreach name,$(notdir $(wildcard ext/*)),ext/$(name)/$(name).h))
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 include cuda.mk # CUDA, CUDA_SOURCES, COMPILE_CUDA
 BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
@@ -86,7 +86,7 @@ SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 WERROR   ?= no
 STRICT   := $(if $(filter yes,$(WERROR)),-Werror)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
-            $(STRICT) $(if $(findstring clang,$(CC)),-Wno-pass-failed -Wno-enum-float-conversion)
+            -Werror=incompatible-pointer-types $(STRICT) $(if $(findstring clang,$(CC)),-Wno-pass-failed -Wno-enum-float-conversion)
 CFLAGS   := -O3 -g
 SANITIZE :=
 # gcc 12.2, which Debian 12 has, stores (Window){ 2, 2, 0, 0 } as { 2, 2, 2, 2 } with AVX-512.
@@ -95,12 +95,13 @@ MOVES    := $(if $(and $(filter x86_64-%,$(TARGET)),$(filter 12.0.% 12.1.% 12.2.
 # No flag changes a value; without errno and traps more loops become vector instructions.
 MATH     := -fno-math-errno -fno-trapping-math
 DEFINES  := $(if $(filter double,$(REAL)),-DTAPEGRAD_DOUBLE) $(if $(wildcard ops/cpu),-DTAPEGRAD_CPU) \
+            $(if $(wildcard ext),,-DTAPEGRAD_NUCLEUS) \
             $(if $(USES_ONEDNN),-DTAPEGRAD_ONEDNN) $(CUDA_DEFINES)
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MOVES) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. $(DEFINES) \
             $(CUDA_INCLUDES) $(WARNINGS) $(CFLAGS) $(SANITIZE)
 # The test that compiles the public headers as C++.
 COMPILE_CXX = $(CXX) -std=c++17 -I. $(DEFINES) $(CUDA_INCLUDES) \
-            $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) $(CFLAGS) $(SANITIZE)
+            $(filter-out -Wstrict-prototypes -Wmissing-prototypes -Werror=incompatible-pointer-types,$(WARNINGS)) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
 LIBS     := $(if $(USES_ONEDNN),-ldnnl) -lm $(CUDA_LIBS)
 # A thread a processor, which waits briefly before it leaves it to others.
@@ -285,6 +286,7 @@ format:
 	clang-format -i $(FORMATTED)
 format-check: clang-format-check language-check
 	tests/check_budgets.sh
+	tests/check_includes.sh
 clang-format-check:
 	echo $(FORMATTED) | xargs -n 40 clang-format --dry-run -Werror
 language-check:

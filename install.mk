@@ -31,6 +31,6 @@ INSTALLED := $(INSTALLED_HEADERS) lib/pkgconfig/tapegrad.pc \
              $(addprefix lib/,libtapegrad.a libtapegrad.so $(SONAME) libtapegrad.so.$(VERSION))
 uninstall:
 	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
-	@for folder in $(sort $(filter-out %/tapegrad/,$(dir $(INSTALLED_HEADERS)))) include/tapegrad/; do \
+	@for folder in $(sort $(filter-out %/tapegrad/,$(dir $(INSTALLED_HEADERS)))) include/tapegrad/ext/ include/tapegrad/; do \
 	    rmdir $(DESTDIR)$(PREFIX)/$$folder 2>/dev/null || true; done
 	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi

@@ -3,15 +3,18 @@
 .PHONY: one-file test-one-file test-core-alone
 TREE      = $(shell find $(MODULES) -name '*.c' -not -path '*/cuda/*' -not -path '*/mpi/*' -not -path '*/tests/*' \
             -not -name onednn.c | LC_ALL=C sort)
-HOST_CPU  = $(foreach source,$(TREE),$(if $(findstring /cpu/,$(source)),$(source)))
-CORE      = $(filter-out $(HOST_CPU),$(TREE))
+# In this order: the nucleus, its CPU backend, the extensions, theirs.
+CPU_FILES = $(foreach source,$(TREE),$(if $(findstring /cpu/,$(source)),$(source)))
+PARTS     = $(filter-out $(CPU_FILES) ext/%,$(TREE)) '\#ifdef TAPEGRAD_CPU' $(filter-out ext/%,$(CPU_FILES)) '\#endif' \
+            '\#ifndef TAPEGRAD_NUCLEUS' $(filter-out $(CPU_FILES),$(filter ext/%,$(TREE))) \
+            '\#ifdef TAPEGRAD_CPU' $(filter ext/%,$(CPU_FILES)) '\#endif' '\#endif'
 # POSIX's functions where the system has them. A configuration needs not all functions of a header, and
 # clang need not vectorize every loop that gcc does.
 ONE_FILE  = '\#ifndef _DEFAULT_SOURCE' '\#define _DEFAULT_SOURCE' '\#endif' \
             '\#pragma GCC diagnostic ignored "-Wunused-function"' \
             '\#ifdef __clang__' '\#pragma clang diagnostic ignored "-Wpass-failed"' '\#endif' \
             '\#ifndef TAPEGRAD_PLAIN' '\#define TAPEGRAD_CPU' '\#endif' '\#include "tapegrad.h"' \
-            $(CORE) '\#ifdef TAPEGRAD_CPU' $(HOST_CPU) '\#endif'
+            $(PARTS)
 one-file: $(BUILD)/tapegrad.h $(BUILD)/tapegrad.c
 $(BUILD)/tapegrad.h: one_file.awk $(HEADERS)
 	@mkdir -p $(@D)

@@ -9,4 +9,13 @@
 #include "optim/optim.h"
 #include "distributed/distributed.h"
 
+/* Extensions; -DTAPEGRAD_NUCLEUS: the library without them */
+#ifndef TAPEGRAD_NUCLEUS
+#include "ext/delta/delta.h"
+#include "ext/lsh/lsh.h"
+#include "ext/muon/muon.h"
+#include "ext/recurrent/recurrent.h"
+#include "ext/schedule_free/schedule_free.h"
+#endif
+
 #endif

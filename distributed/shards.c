@@ -192,7 +192,7 @@ static void check_equal(const Optimizer *optimizer)
     const int count = params_count(params);
     const bool cuda = device_is_cuda(params->device);
     dist_need_equal("kinds of devices", &cuda, sizeof cuda);
-    dist_need_equal("optimizers", optimizer->kind, strlen(optimizer->kind));
+    dist_need_equal("optimizers", optimizer->kind->name, strlen(optimizer->kind->name));
     dist_need_equal("numbers of weights", &count, sizeof count);
     dist_need_equal("seeds of the weights", &params->seed, sizeof params->seed);
     const size_t bytes = (size_t)count * sizeof(Name);

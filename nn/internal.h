@@ -2,28 +2,10 @@
 #ifndef TAPEGRAD_NN_INTERNAL_H
 #define TAPEGRAD_NN_INTERNAL_H
 
-#include "nn/nn.h"
+#include "nn/extend.h"
 #include "tensor/internal.h"
 
-/* A weight's path name, or an entry's name in a file: a path name behind a prefix of at most
- * PREFIX_BYTES bytes. */
-enum { NAME_BYTES = 256, PREFIX_BYTES = 32 };
-typedef struct Name {
-    char text[NAME_BYTES];
-} Name;
-
-/* "path.name", or "name" when the path is "". Raises when the result is too long for a weight. */
-Name nn_name(const char *path, const char *name);
-
 /* --------------------------------------------------------------------------- for nn/ and optim/ */
-
-/* The result of gradient clipping. It is in device memory, where a replayed step finds it. */
-enum { CLIP_PARTS = 256 };
-typedef struct Clipping {
-    double parts[CLIP_PARTS]; /* partial sums of squares */
-    double norm;              /* of all gradients, before scaling */
-    bool done;                /* the norm was computed at least once */
-} Clipping;
 
 typedef struct Weight Weight;
 
@@ -35,11 +17,6 @@ struct Constant {
     bool required; /* in every file; without it a file may lack the entry */
     Constant *next;
 };
-
-/* Elements first ... first + count - 1 of a flat buffer. */
-typedef struct FlatRange {
-    int64_t first, count;
-} FlatRange;
 
 /* How processes that train together divide the flat buffers: distributed/shards.c. Each process
  * steps the weights of its own range. All functions are collective: all processes call them in the
@@ -80,23 +57,9 @@ struct Params {
     char error[192]; /* why the allocation failed */
 };
 
-/* The weight's first element in the flat buffers, which are allocated. */
-static inline int64_t params_offset(const Params *params, const Tensor *weight)
-{
-    return weight->data - params->flat_values.data;
-}
-
 /* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
  * sentence. */
 const char *params_allocate(Params *params);
-
-/* Updates the bf16 copy of the values. CUDA's kernels of optimizers write the copy themselves. */
-void params_written(const Params *params);
-
-/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
- * function, unless a weight matches, and inside a replayed step. */
-bool params_matches(const char *pattern, const Tensor *weight);
-void params_check_pattern(const char *function, const Params *params, const char *pattern);
 
 /* The elements that this process steps, and their gradients, summed over the processes. Raises, as
  * function, if weights require a gradient and none has one. */
@@ -105,9 +68,6 @@ Real *params_sum_gradients(const char *function, Params *params);
 /* Whether some weight has a gradient, or none requires one; and the error, as of function. */
 bool params_have_gradients(const Params *params);
 __attribute__((noreturn)) void params_raise_no_gradients(const char *function);
-
-/* The prefix of an optimizer's entries in a checkpoint. */
-#define STATE_PREFIX "optimizer."
 
 /* The type of Reals in a file. */
 #ifdef TAPEGRAD_DOUBLE
@@ -118,7 +78,7 @@ static const FileType FILE_TYPE_OF_REAL = FILE_F32;
 
 /* Flat buffers in a file: one entry per buffer and weight, whose name is the weight's path name
  * behind the buffer's prefix. */
-enum { MAX_FILE_PARTS = 3 };
+enum { MAX_FILE_PARTS = 4 };
 typedef struct FilePart {
     const char *prefix; /* "" for the weights themselves */
     Real *data;         /* in device memory, with the layout of this range of the values */
@@ -138,23 +98,6 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
 
 /* ------------------------------------------------------------------------------- for the layers */
 
-/* The generator for a weight's initial values, or for another tensor of this name. */
-Random params_random(const Params *params, const char *name);
-
-/* An uninitialized constant: see params_constant. name: NULL, or it is saved with the weights.
- * Raises, as function, when memory is exhausted. */
-Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape);
-
-/* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
- * this standard deviation and biases of 0. */
-LinearConfig nn_linear_config(int64_t in, double std);
-/* name.weight of this shape, [out, ...], and name.bias [out] unless config has none: uniform within
- * 1 / sqrt of a row's elements unless config has initial values. */
-Linear nn_weight_and_bias(Params *params, const char *name, Shape weight, LinearConfig config);
-/* The linear layer name.part with these values. */
-Linear nn_linear_part(Params *params, const char *name, const char *part, int64_t in, int64_t out,
-                      double std);
-
 /* The standard deviation initial_std / sqrt(2 layers) of weights whose products are added to the
  * residual stream, two per layer: the variance of their sum does not grow with the depth (Radford
  * et al. 2019, section 2.3). */
@@ -172,28 +115,28 @@ TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t la
 /* Added to the normalizer of linear attention. */
 #define ATTENTION_EPS 1e-6
 
-/* A layer's recurrent state, or its KV cache of softmax attention. A tensor that the layer does not
- * have has no device. */
-typedef struct LayerState {
-    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1]; unnormalized S, [B, H, F, D]; the
-                          * delta rule: S, [B, H, D, D] */
-    Tensor convolution;  /* [B, taps - 1, 3 H D]: the inputs of the positions before */
-    Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
-} LayerState;
+/* The number of features of a head's queries and keys. */
+int64_t nn_feature_count(const Attention *attention);
 
-/* How attention continues from a state. */
-typedef struct AttentionCache {
-    const LayerState *state;              /* recurrent: read; softmax: appended to */
-    Real *sums_after, *convolution_after; /* output: the recurrent state after these positions */
-    const int32_t *counts;                /* softmax, on the host: positions before these, [B] */
-    Tensor *lengths; /* softmax: int32 [B H], of each head's keys with one position more: attend to
-                      * the cache; NULL: to x alone */
-} AttentionCache;
+/* A layer's projection for FEATURES_RANDOM. */
+Tensor *nn_projection(Params *params, const char *name, int64_t features, int64_t D);
 
-/* nn_attention_forward with a cache, nn_transformer_forward with one per layer; or NULL. */
-Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
-                                    AttentionOptions options, const AttentionCache *cache);
-Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
-                                      AttentionOptions options, const AttentionCache *caches);
+/* nn/gates.c: adds to a layer what its config has; before attention, packed, and the positions'
+ * log decays, or NULL; after it, out. */
+void gates_add(Params *params, const char *name, Attention *attention,
+               const TransformerConfig *config);
+Tensor *gates_before(Tape *tape, const Attention *attention, Tensor *packed,
+                     const AttentionContext *context);
+Tensor *gates_log_decay(Tape *tape, const Attention *attention, Tensor *x);
+Tensor *gates_after(Tape *tape, const Attention *attention, Tensor *x, Tensor *out);
+
+/* The context of whole sequences, or of those that options.states_before continues. */
+AttentionContext nn_attention_context(AttentionOptions options);
+
+/* nn_attention_forward in a context, nn_transformer_forward with one per layer. */
+Tensor *nn_attention_forward_in(Tape *tape, const Attention *attention, Tensor *x,
+                                AttentionContext context);
+Tensor *nn_transformer_forward_in(Tape *tape, const Transformer *transformer, Tensor *x,
+                                  const AttentionContext *contexts);
 
 #endif

@@ -246,64 +246,20 @@ GatedFeedForward nn_gated_feed_forward(Params *params, const char *name, int64_t
  * 2020, GLU Variants Improve Transformer, equation 6). */
 Tensor *nn_gated_feed_forward_forward(Tape *tape, const GatedFeedForward *layer, Tensor *x);
 
-/* Stacked recurrent layers. */
-typedef struct RecurrentConfig {
-    int64_t input, hidden; /* no default: the width of x, and H, that of the state */
-    int64_t layers;        /* 0 means the default, 1 */
-    bool bidirectional;    /* false; true: each layer also runs in the reverse direction, and the
-                            * next one gets the outputs of both, 2 H */
-    double dropout;        /* 0: the probability of dropout between layers */
-} RecurrentConfig;
-
-/* Layer l in direction d, 1: reverse; names as in PyTorch, where a state dictionary has them:
- * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1. */
-typedef struct Recurrent {
-    int64_t layers, directions, hidden;
-    Dropout dropout;
-    RecurrentWeights weights[NN_MAX_LAYERS][2];
-} Recurrent;
-
-typedef struct Lstm {
-    Recurrent stack;
-} Lstm;
-
-/* The state of all layers and directions, Real: [layers directions, B, H], layer by layer. NULL: a
- * state of zeros. */
-typedef struct LstmState {
-    Tensor *hidden, *cell;
-} LstmState;
-
-/* All weights are initialized uniformly in [-1/sqrt(H), 1/sqrt(H)). */
-Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config);
-/* x = op_lstm(x) for every layer, in both directions op_concat of two: x [B, N, input], returns
- * [B, N, H] or, bidirectional, [B, N, 2 H]. lengths int32 [B], in [0, N], or NULL: as op_lstm.
- * state is NULL, or begins the sequences and becomes their final state. In one direction a sequence
- * may be split anywhere, down to one position per call: pass on the state. */
-Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths, LstmState *state);
-
-typedef struct Gru {
-    Recurrent stack;
-} Gru;
-
-/* The same with op_gru. *hidden, unless hidden is NULL: as state's; NULL: a state of zeros. */
-Gru nn_gru(Params *params, const char *name, RecurrentConfig config);
-Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden);
-
 /* P[n, 2i] = sin(n / 10000^(2i / width)), P[n, 2i + 1] = cos(n / 10000^(2i / width)) (Vaswani et
  * al. 2017, section 3.5): a constant [length, width] of the Params. Combine it with an embedding by
  * op_add, or by op_broadcast_to and op_concat. */
 Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
 
-typedef enum {
-    ATTENTION_CAUSAL_LINEAR = 1,
-    ATTENTION_LINEAR,
-    ATTENTION_CAUSAL_SOFTMAX,
-    ATTENTION_SOFTMAX,
-    ATTENTION_CAUSAL_LSH, /* op_causal_lsh_attention: queries are keys; they share a weight */
-    ATTENTION_LSH,
-    ATTENTION_DELTA_RULE, /* op_delta_rule of queries and keys of length 1, queries / sqrt D; beta =
-                           * max_beta sigmoid(x Wb^T + bb) */
-} AttentionKind;
+/* Kinds of attention; nn/extend.h has what one consists of. An extension declares its own: LSH
+ * attention and the delta rule. */
+typedef const struct AttentionFunctions *AttentionKind;
+#define ATTENTION_CAUSAL_LINEAR (&nn_causal_linear_attention)
+#define ATTENTION_LINEAR (&nn_linear_attention)
+#define ATTENTION_CAUSAL_SOFTMAX (&nn_causal_softmax_attention)
+#define ATTENTION_SOFTMAX (&nn_softmax_attention)
+extern const struct AttentionFunctions nn_causal_linear_attention, nn_linear_attention,
+    nn_causal_softmax_attention, nn_softmax_attention;
 
 /* The log decay per head, l <= 0, of which half-lives differ by head. With head h's rate r_h, from
  * 1/32 for the first to 1/512 for the last, in equal ratios: */

@@ -89,6 +89,11 @@ Device *params_device(const Params *params)
     return params->device;
 }
 
+int64_t params_offset(const Params *params, const Tensor *weight)
+{
+    return weight->data - params->flat_values.data;
+}
+
 /* ----------------------------------------------------------------------------------- allocation */
 Random params_random(const Params *params, const char *name)
 {

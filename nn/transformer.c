@@ -36,10 +36,10 @@ static Tensor *join_and_norm(Tape *tape, const TransformerLayer *layer, const La
 }
 
 static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                         AttentionOptions options, const AttentionCache *cache)
+                         const AttentionContext *context)
 {
     x = join_and_norm(tape, layer, &layer->norm1, x,
-                      nn_attention_forward_cached(tape, &layer->attention, x, options, cache));
+                      nn_attention_forward_in(tape, &layer->attention, x, *context));
     return join_and_norm(tape, layer, &layer->norm2, x, feed_forward(tape, layer, x));
 }
 
@@ -50,11 +50,11 @@ static Tensor *add_branch(Tape *tape, const TransformerLayer *layer, Tensor *x, 
 }
 
 static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                        AttentionOptions options, const AttentionCache *cache)
+                        const AttentionContext *context)
 {
     Tensor *normed = nn_layernorm_forward(tape, &layer->norm1, x);
     x = add_branch(tape, layer, x,
-                   nn_attention_forward_cached(tape, &layer->attention, normed, options, cache));
+                   nn_attention_forward_in(tape, &layer->attention, normed, *context));
     normed = nn_layernorm_forward(tape, &layer->norm2, x);
     return add_branch(tape, layer, x, feed_forward(tape, layer, normed));
 }
@@ -66,11 +66,10 @@ static Tensor *release(Tape *tape, TapeMark mark, Tensor *result)
 }
 
 static Tensor *layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                             AttentionOptions options, const AttentionCache *cache)
+                             const AttentionContext *context)
 {
     TapeMark mark = tape_mark(tape);
-    x = layer->pre_norm ? pre_norm(tape, layer, x, options, cache)
-                        : post_norm(tape, layer, x, options, cache);
+    x = layer->pre_norm ? pre_norm(tape, layer, x, context) : post_norm(tape, layer, x, context);
     return release(tape, mark, x);
 }
 
@@ -78,7 +77,8 @@ Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, 
                                      AttentionOptions options)
 {
     error_need("nn_transformer_layer_forward", "the layer", layer);
-    return layer_forward(tape, layer, x, options, NULL);
+    const AttentionContext context = nn_attention_context(options);
+    return layer_forward(tape, layer, x, &context);
 }
 
 /* ------------------------------------------------------------------------------ the whole stack */
@@ -108,17 +108,17 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random)
 
 typedef struct LayerCall {
     TransformerLayer layer;
-    AttentionOptions options;
+    AttentionContext context;
 } LayerCall;
 
 static Tensor *call_layer(Tape *tape, Tensor *x, const void *context)
 {
     const LayerCall *call = context;
-    return layer_forward(tape, &call->layer, x, call->options, NULL);
+    return layer_forward(tape, &call->layer, x, &call->context);
 }
 
-Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
-                                      AttentionOptions options, const AttentionCache *caches)
+static Tensor *forward(Tape *tape, const Transformer *transformer, Tensor *x,
+                       AttentionOptions options, const AttentionContext *contexts)
 {
     error_need("nn_transformer_forward", "the layer", transformer);
     if (transformer->layers < 1)
@@ -127,10 +127,10 @@ Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer
     TapeMark mark = tape_mark(tape);
     for (int64_t i = 0; i < transformer->layers; i++) {
         const TransformerLayer *layer = &transformer->layer[i];
-        const LayerCall call = { *layer, options };
-        x = transformer->recompute && !caches
+        const LayerCall call = { *layer, contexts ? contexts[i] : nn_attention_context(options) };
+        x = transformer->recompute && !contexts
                 ? tape_recompute(tape, call_layer, x, &call, sizeof call)
-                : layer_forward(tape, layer, x, options, caches ? &caches[i] : NULL);
+                : layer_forward(tape, layer, x, &call.context);
         x = release(tape, mark, x);
     }
     if (transformer->has_norm)
@@ -141,5 +141,11 @@ Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                AttentionOptions options)
 {
-    return nn_transformer_forward_cached(tape, transformer, x, options, NULL);
+    return forward(tape, transformer, x, options, NULL);
+}
+
+Tensor *nn_transformer_forward_in(Tape *tape, const Transformer *transformer, Tensor *x,
+                                  const AttentionContext *contexts)
+{
+    return forward(tape, transformer, x, (AttentionOptions){ 0 }, contexts);
 }

@@ -13,40 +13,33 @@ static void check_kind(const char *function, const char *noun, int kind, int las
 }
 
 /* --------------------------------------------------- fields that some kinds of attention read */
-#define KIND(kind) (1U << (kind))
-enum {
-    CAUSAL_LINEAR = KIND(ATTENTION_CAUSAL_LINEAR),
-    CAUSAL_SOFTMAX = KIND(ATTENTION_CAUSAL_SOFTMAX),
-    DELTA_RULE = KIND(ATTENTION_DELTA_RULE)
-};
-
-/* field, the kinds that read it, their names */
+/* field, the flag of the kinds that read it, their names */
 #define READ_FIELDS(ROW)                                                                           \
-    ROW(features, KIND(ATTENTION_LINEAR) | CAUSAL_LINEAR, "linear or causal linear")               \
-    ROW(form, CAUSAL_LINEAR, "causal linear")                                                      \
-    ROW(decay, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                      \
-    ROW(convolution, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
-    ROW(output_gate, CAUSAL_LINEAR | DELTA_RULE, "causal linear or the delta rule")                \
-    ROW(unnormalized, CAUSAL_LINEAR, "causal linear")                                              \
-    ROW(rotary_dims, CAUSAL_LINEAR | CAUSAL_SOFTMAX, "causal linear or causal softmax")            \
-    ROW(rotary_base, CAUSAL_LINEAR | CAUSAL_SOFTMAX, "causal linear or causal softmax")            \
-    ROW(softmax_decay, CAUSAL_SOFTMAX, "causal softmax")                                           \
-    ROW(max_beta, DELTA_RULE, "the delta rule")
+    ROW(features, READS_FEATURES, "linear or causal linear")                                       \
+    ROW(form, READS_FORM, "causal linear")                                                         \
+    ROW(decay, READS_GATES, "causal linear or the delta rule")                                     \
+    ROW(convolution, READS_GATES, "causal linear or the delta rule")                               \
+    ROW(output_gate, READS_GATES, "causal linear or the delta rule")                               \
+    ROW(unnormalized, READS_UNNORMALIZED, "causal linear")                                         \
+    ROW(rotary_dims, READS_ROTARY, "causal linear or causal softmax")                              \
+    ROW(rotary_base, READS_ROTARY, "causal linear or causal softmax")                              \
+    ROW(softmax_decay, READS_SOFTMAX_DECAY, "causal softmax")                                      \
+    ROW(max_beta, READS_BETA, "the delta rule")
 
-/* The kinds of the layers. */
-static unsigned kinds_of(const TransformerConfig *c)
+/* What the kinds of the layers read. */
+static unsigned reads_of(const TransformerConfig *c)
 {
-    unsigned kinds = 0;
+    unsigned reads = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        kinds |= KIND(c->layer_attention[i] ? c->layer_attention[i] : c->attention);
-    return kinds;
+        reads |= (c->layer_attention[i] ? c->layer_attention[i] : c->attention)->reads;
+    return reads;
 }
 
 static void check_fields_are_read(const char *function, const TransformerConfig *c)
 {
-    const unsigned kinds = kinds_of(c);
+    const unsigned reads = reads_of(c);
 #define CHECK(field, readers, names)                                                               \
-    if (c->field != 0 && !(kinds & (readers)))                                                     \
+    if (c->field != 0 && !(reads & (readers)))                                                     \
         error_raise("%s: %s is set, expected attention that has it: %s", function, #field, names);
     READ_FIELDS(CHECK)
 #undef CHECK
@@ -59,7 +52,7 @@ TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t la
         c.attention = c.layer_attention[layer];
     memset(c.layer_attention, 0, sizeof c.layer_attention);
 #define CLEAR(field, readers, names)                                                               \
-    if (!(KIND(c.attention) & (readers)))                                                          \
+    if (!(c.attention->reads & (readers)))                                                         \
         c.field = 0;
     READ_FIELDS(CLEAR)
 #undef CLEAR
@@ -83,9 +76,6 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     shape_need_size(function, "lsh_rounds", &c.lsh_rounds, 1, 64);
     shape_need_size(function, "lsh_chunk", &c.lsh_chunk, 32, MAX_SIZE);
     shape_need_size(function, "lsh_buckets", &c.lsh_buckets, 0, MAX_SIZE);
-    check_kind(function, "attention", (int)c.attention, ATTENTION_DELTA_RULE);
-    for (int64_t i = 0; i < NN_MAX_LAYERS; i++)
-        check_kind(function, "attention", (int)c.layer_attention[i], ATTENTION_DELTA_RULE);
     check_kind(function, "decay", (int)c.decay, DECAY_LEARNED);
     check_kind(function, "decay", (int)c.softmax_decay, DECAY_LEARNED);
     shape_need_size(function, "convolution", &c.convolution, 0, MAX_SIZE);
@@ -95,7 +85,7 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     if (!c.attention)
         c.attention = ATTENTION_CAUSAL_LINEAR;
     check_fields_are_read(function, &c);
-    if (c.max_beta == 0 && kinds_of(&c) & DELTA_RULE)
+    if (c.max_beta == 0 && reads_of(&c) & READS_BETA)
         c.max_beta = 1;
     if (!(c.max_beta >= 0 && c.max_beta <= 2))
         error_raise("%s: max_beta is %g, expected 0 < max_beta <= 2", function, c.max_beta);

@@ -180,20 +180,6 @@ KERNEL(logistic_mixture_backward,
        (Gradient d, const Real *dout, const MixtureSums *sums, const Real *parameters,
         const int32_t *targets, int64_t R, int64_t K))
 
-/* ------------------------------------------------------------------------------------ recurrent */
-
-/* The steps of a layer one after another; ext/recurrent/recurrence.h has the arguments, all Real.
- * From gates = x W_ih^T to out and the final state; backward to dgates and the initial state's
- * gradient. */
-REAL_KERNEL(lstm_forward, (Recurrence r))
-REAL_KERNEL(lstm_backward, (Recurrence r))
-REAL_KERNEL(gru_forward, (Recurrence r))
-REAL_KERNEL(gru_backward, (Recurrence r))
-/* makes r.gates, of x W_ih^T the gradient, that of h W_hh^T */
-REAL_KERNEL(gru_hidden_gates, (Recurrence r))
-/* previous [B, N, H] = h of the step before, 0 after a sequence's end; initial [B, H], or NULL */
-REAL_KERNEL(previous_hidden, (Real *previous, const Real *initial, Recurrence r))
-
 /* ------------------------------------------------------------------------------------- sampling */
 
 /* out [R] = one symbol of each row of logits [R, C] */
@@ -219,15 +205,6 @@ KERNEL(linear_attention_forward, (Real *out, Real *den, const LinearScan *scan))
 KERNEL(linear_attention_backward,
        (AttentionGradient d, const Real *dout, const Real *out, const Real *den,
         const LinearScan *scan))
-
-/* ------------------------------------------------------------------------ attention: delta rule */
-
-/* out [B, N, H, M], u [B, N, H, M] (Real, saved for the backward pass) and the final state
- * [B, H, D, M] (Real; may be NULL) */
-KERNEL(delta_rule_forward, (Real *out, Real *u, Real *final_state, const DeltaRule *rule))
-/* the gradients by query, key, value, beta, log decay and state; dfinal_state may be NULL */
-KERNEL(delta_rule_backward, (DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
-                             const Real *u, const DeltaRule *rule))
 
 /* --------------------------------------------------------------------------- attention: softmax */
 
@@ -284,19 +261,6 @@ REAL_KERNEL(clip_gradients, (Real *g, struct Clipping *clipping, Real max_norm, 
 REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct StepScalars *scalars,
                        int64_t n))
 REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
-                        const struct StepScalars *scalars, int64_t n))
-/* Schedule-free (ext/schedule_free/schedule_free.c): the step, and p [n] = z + beta1 (x - z) */
-REAL_KERNEL(schedule_free_step, (Real *p, Real *x, Real *z, Real *v, const Real *gradients,
-                                 const struct StepScalars *scalars, int64_t n))
-REAL_KERNEL(schedule_free_weights, (Real *p, const Real *x, const Real *z, Real beta1, int64_t n))
-/* Muon (ext/muon/muon.c): u [n], the direction of a matrix; x [n] /= its norm, of squares->parts;
- * p [n, n] = scale (a I + b gram + c p); and the step of all weights, with matrices' directions in
- * v. */
-REAL_KERNEL(muon_momentum, (Real *u, const Real *m, const Real *gradients, Real momentum,
-                            Real nesterov, int64_t n))
-REAL_KERNEL(muon_normalize, (Real *x, const struct Clipping *squares, int64_t n))
-REAL_KERNEL(muon_polynomial, (Real *p, const Real *gram, Real scale, int64_t n))
-REAL_KERNEL(muon_step, (Real *p, Real *m, Real *v, const Real *gradients,
                         const struct StepScalars *scalars, int64_t n))
 
 /* ------------------------------------------------------------------------------------- decoding */

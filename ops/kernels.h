@@ -32,7 +32,6 @@
 #include "ops/losses/ctc.h"
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
-#include "ext/recurrent/recurrence.h"
 #include "ops/rows/batchnorm.h"
 #include "ops/rows/layernorm.h"
 #include "ops/rows/rms_norm.h"

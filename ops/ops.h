@@ -375,44 +375,6 @@ Tensor *op_store(Tape *tape, Tensor *to, Tensor *from);
  * that operations with the input `to` need. */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
-/* ------------------------------------------------------------------------------------ recurrent */
-
-/* With the names and layouts of PyTorch's LSTM and GRU; G = 4 or 3 gates of H elements each. */
-typedef struct RecurrentWeights {
-    Tensor *weight_ih, *weight_hh; /* [G H, I], [G H, H] */
-    Tensor *bias_ih, *bias_hh;     /* [G H] */
-} RecurrentWeights;
-
-typedef struct LstmOptions {
-    Tensor *lengths;       /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
-                            * positions; x must be finite after them */
-    Tensor *hidden, *cell; /* NULL: zeros; [B, H]: the state before the first step */
-    bool reverse;          /* false: position 0 comes first; true: each sequence's last one */
-} LstmOptions;
-
-/* A layer of long short-term memory in one direction (Hochreiter and Schmidhuber 1997; forget gate:
- * Gers, Schmidhuber and Cummins 2000):
- *   [i, f, g, o] = W_ih x_t + b_ih + W_hh h_t-1 + b_hh
- *   c_t = sigmoid(f) c_t-1 + sigmoid(i) tanh(g)    h_t = sigmoid(o) tanh(c_t)
- * x [B, N, I]; returns all h_t, [B, N, H], in x's dtype, 0 after a sequence's end. Unless they are
- * NULL, *final_hidden and *final_cell become h and c after each sequence's last step, [B, H], Real:
- * as options.hidden and cell of the next part of the sequences they continue them. O(N) time; saves
- * 6 H values per position. Raises if a length is outside [0, N]. */
-Tensor *op_lstm(Tape *tape, Tensor *x, RecurrentWeights weights, LstmOptions options,
-                Tensor **final_hidden, Tensor **final_cell);
-
-typedef struct GruOptions {
-    Tensor *lengths, *hidden; /* as LstmOptions */
-    bool reverse;
-} GruOptions;
-
-/* A layer of gated recurrent units (Cho et al. 2014) in one direction:
- *   r = sigmoid(W_ir x_t + b_ir + W_hr h_t-1 + b_hr)    z = sigmoid(W_iz x_t + b_iz + ...)
- *   n = tanh(W_in x_t + b_in + r (W_hn h_t-1 + b_hn))   h_t = (1 - z) n + z h_t-1
- * The order of the gates is r, z, n; the rest as op_lstm. Saves 5 H values per position. */
-Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions options,
-               Tensor **final_hidden);
-
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size
  * D and value size M; returns [B, N, H, M]. Or query holds all three packed, [B, N, 3 H, D] (H
@@ -476,28 +438,6 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
  * options eps and form have no effect; raises unless offsets and state are NULL. */
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                                CausalLinearAttentionOptions options);
-
-typedef struct DeltaRuleOptions {
-    Tensor *log_decay; /* NULL: none; Real [B, N, H], l_i <= 0 */
-    /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] leave the state unchanged, as with
-     * beta_i = 0 and l_i = 0 */
-    Tensor *key_lengths;
-    Tensor *offsets; /* NULL; packed sequences, as in CausalLinearAttentionOptions */
-    Tensor *state;   /* NULL: zeros; [B, H, D, M] (with offsets [S, H, D, M]): S_0 */
-} DeltaRuleOptions;
-
-/* The delta rule (Yang et al. 2024, DeltaNet, arXiv 2406.06484), with a decay Gated DeltaNet (Yang,
- * Kautz, Hatamizadeh 2024, arXiv 2412.06464): the state maps keys to values, and position i
- * corrects what it returns for k_i by the fraction beta_i of the error.
- *     S_i = e^(l_i) S_{i-1} + k_i u_i^T      u_i = beta_i (v_i - e^(l_i) S_{i-1}^T k_i)
- *     out_i = S_i^T q_i
- * query, key [B, N, H, D], value [B, N, H, M], or query alone as above; beta Real [B, N, H], in [0,
- * 2]. Keys should have length 1 (op_l2_normalize), else the state may grow without bound; queries
- * are not scaled. O(N) time; saves out and u, one row of M Reals per position and head. final_state
- * as in op_causal_linear_attention, [B, H, D, M]. On CUDA the elements of beta and log_decay are
- * not read: results are NaN where they are out of range. */
-Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
-                      DeltaRuleOptions options, Tensor **final_state);
 
 typedef struct LinearAttentionOptions {
     FeatureMap features; /* these as above */

@@ -36,18 +36,17 @@ void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
         adam_run(p, m, v, gradients, &run);
 }
 
-static void adam_update(const Optimizer *o, Real *p, const Real *gradients)
+void adam_update(const Optimizer *o, Real *p, const Real *gradients)
 {
     kernels_on(o->device, TENSOR_REAL)
-        ->adam_step(p, o->m, o->v, gradients, o->current, o->range.count);
+        ->adam_step(p, o->states[0], o->states[1], gradients, o->scalars, o->range.count);
 }
 
-static StepScalars adam_scalars(const Optimizer *o, double learning_rate, double weight_decay)
+static StepScalars scalars_of(const Optimizer *o, double learning_rate)
 {
     const double t = (double)o->steps;
     return (StepScalars){
         .learning_rate = (Real)learning_rate,
-        .weight_decay = (Real)weight_decay,
         .keep = 1,
         .beta1 = o->beta1,
         .beta2 = o->beta2,
@@ -57,11 +56,26 @@ static StepScalars adam_scalars(const Optimizer *o, double learning_rate, double
     };
 }
 
-StepScalars adamw_scalars(const Optimizer *o, double learning_rate, double weight_decay)
+static StepScalars adam_scalars(const Optimizer *o, int role, double learning_rate,
+                                double decay_factor)
 {
-    StepScalars scalars = adam_scalars(o, learning_rate, 0);
+    (void)role;
+    StepScalars scalars = scalars_of(o, learning_rate);
+    scalars.weight_decay = (Real)(o->weight_decay * decay_factor);
+    return scalars;
+}
+
+StepScalars adamw_scalars_of(const Optimizer *o, double learning_rate, double weight_decay)
+{
+    StepScalars scalars = scalars_of(o, learning_rate);
     scalars.keep = (Real)(1 - learning_rate * weight_decay);
     return scalars;
+}
+
+StepScalars adamw_scalars(const Optimizer *o, int role, double learning_rate, double decay_factor)
+{
+    (void)role;
+    return adamw_scalars_of(o, learning_rate, o->weight_decay * decay_factor);
 }
 
 AdamConfig optim_adam_config(double learning_rate)
@@ -78,14 +92,15 @@ static Real kernel_eps(double eps)
     return (Real)(eps >= 0 && eps < min ? min : eps);
 }
 
-Optimizer optim_adam_template(const char *function, Params *params, AdamConfig config)
+Optimizer optim_adam_template(const char *function, const OptimizerKind *kind, Params *params,
+                              AdamConfig config)
 {
     if (config.beta2 == 0 && config.eps == 0)
         error_raise("%s: beta2 and eps are both 0, which divides each gradient by its own size; "
                     "start from optim_adam_config",
                     function);
-    return (Optimizer){ .params = params,
-                        .update = adam_update,
+    return (Optimizer){ .kind = kind,
+                        .params = params,
                         .state_count = 2,
                         .learning_rate = config.learning_rate,
                         .beta1 = (Real)config.beta1,
@@ -95,20 +110,16 @@ Optimizer optim_adam_template(const char *function, Params *params, AdamConfig c
                         .schedule = config.schedule };
 }
 
-Optimizer *optim_new_adam(const char *function, Params *params, AdamConfig config,
-                          ScalarsOf *scalars)
-{
-    Optimizer template = optim_adam_template(function, params, config);
-    template.scalars = scalars;
-    return optim_new(function, template);
-}
-
 Optimizer *optim_adam(Params *params, AdamConfig config)
 {
-    return optim_new_adam("optim_adam", params, config, adam_scalars);
+    static const OptimizerKind adam = { "adam", .states = { ADAM_STATES }, .scalars = adam_scalars,
+                                        .update = adam_update };
+    return optim_new("optim_adam", optim_adam_template("optim_adam", &adam, params, config));
 }
 
 Optimizer *optim_adamw(Params *params, AdamConfig config)
 {
-    return optim_new_adam("optim_adamw", params, config, adamw_scalars);
+    static const OptimizerKind adamw = { "adamw", .states = { ADAM_STATES },
+                                         .scalars = adamw_scalars, .update = adam_update };
+    return optim_new("optim_adamw", optim_adam_template("optim_adamw", &adamw, params, config));
 }

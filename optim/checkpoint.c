@@ -1,6 +1,6 @@
 /* Checkpoints: an optimizer, its weights and a tape's generator in one safetensors file, whose
- * contents optim/optim.h describes. A part is one flat buffer: the weights, m or v. Of a
- * schedule-free optimizer the weights are x, whether it is training or not. */
+ * contents optim/optim.h describes. A part is one flat buffer: the weights, or what the optimizer's
+ * kind has files hold as them, and its other states. */
 #include "optim/internal.h"
 
 #include <errno.h>
@@ -12,15 +12,18 @@
 
 static FileParts parts_of(const Optimizer *optimizer)
 {
+    const OptimizerKind *kind = optimizer->kind;
     Params *params = optimizer->params;
-    Real *values = params_flat_values(params)->data, *average = optimizer->average;
-    const FlatRange all = { 0, params->flat_count }, own = optimizer->range;
-    if (average && optimizer->steps == 0)
-        schedule_free_start(optimizer);
-    return (FileParts){ 1 + (average ? 2 : optimizer->state_count),
-                        { { "", average ? average : values, average ? own : all },
-                          { STATE_PREFIX "m.", optimizer->m, own },
-                          { STATE_PREFIX "v.", optimizer->v, own } } };
+    FileParts parts = { 1,
+                        { { "", params_flat_values(params)->data, { 0, params->flat_count } } } };
+    if (kind->start && optimizer->steps == 0)
+        kind->start(optimizer);
+    for (int i = 0; i < optimizer->state_count; i++) {
+        const FilePart part = { kind->states[i], optimizer->states[i], optimizer->range };
+        if (part.prefix)
+            parts.list[part.prefix[0] ? parts.count++ : 0] = part;
+    }
+    return parts;
 }
 
 /* The parts of which each process has its own range become whole in the process that writes the
@@ -88,6 +91,12 @@ static void add_number(Texts *texts, const char *key, double number)
         add(texts, key, "%s%s", sign, isnan(number) ? "nan" : "inf");
 }
 
+/* A number of the kind that checkpoints keep */
+static double *own_number(const Optimizer *optimizer, int i)
+{
+    return (double *)((char *)optimizer->own + optimizer->kind->numbers[i].offset);
+}
+
 /* First the entries that optim_load reads, then those that inform people and other programs. */
 static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 {
@@ -95,11 +104,11 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
                                              [SCHEDULE_DROPS] = "drops",
                                              [SCHEDULE_COSINE] = "cosine",
                                              [SCHEDULE_PLATEAU] = "plateau" };
-    add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind);
+    add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind->name);
     add(texts, OWN_KEYS "steps", "%" PRId64, optimizer->steps);
     add_number(texts, OWN_KEYS "learning_rate", optimizer->learning_rate);
-    if (optimizer->average)
-        add_number(texts, OWN_KEYS "square_sum", optimizer->square_sum);
+    for (int i = 0; i < OPTIM_NUMBERS && optimizer->kind->numbers[i].key; i++)
+        add_number(texts, optimizer->kind->numbers[i].key, *own_number(optimizer, i));
     add_number(texts, OWN_KEYS "plateau.best", optimizer->plateau.best);
     add(texts, OWN_KEYS "plateau.bad", "%" PRId64, optimizer->plateau.bad);
     add_number(texts, OWN_KEYS "plateau.factor", optimizer->plateau.factor);
@@ -209,14 +218,16 @@ static bool read_kind(Reader reader, const char *kind)
                         reader.path, text, kind);
 }
 
-static bool read_numbers(Reader reader, Optimizer *optimizer)
+/* numbers: those of the optimizer's kind */
+static bool read_numbers(Reader reader, Optimizer *optimizer, double numbers[OPTIM_NUMBERS])
 {
     const double largest = sizeof(Real) == sizeof(double) ? DBL_MAX : (double)FLT_MAX;
     if (!read_count(reader, OWN_KEYS "steps", &optimizer->steps) ||
-        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &optimizer->learning_rate) ||
-        (optimizer->average &&
-         !read_number(reader, OWN_KEYS "square_sum", 0, DBL_MAX, &optimizer->square_sum)))
+        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &optimizer->learning_rate))
         return false;
+    for (int i = 0; i < OPTIM_NUMBERS && optimizer->kind->numbers[i].key; i++)
+        if (!read_number(reader, optimizer->kind->numbers[i].key, 0, DBL_MAX, &numbers[i]))
+            return false;
     Plateau *plateau = &optimizer->plateau;
     return read_number(reader, OWN_KEYS "plateau.best", -INFINITY, INFINITY, &plateau->best) &&
            read_count(reader, OWN_KEYS "plateau.bad", &plateau->bad) &&
@@ -241,10 +252,12 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
     optim_need("optim_load", optimizer);
     const FileParts parts = parts_of(optimizer);
     Optimizer loaded = *optimizer;
+    double numbers[OPTIM_NUMBERS];
     Random random;
     TensorFile *file = tensor_file_open(path);
     const Reader reader = { file, path };
-    const bool ok = file && read_kind(reader, optimizer->kind) && read_numbers(reader, &loaded) &&
+    const bool ok = file && read_kind(reader, optimizer->kind->name) &&
+                    read_numbers(reader, &loaded, numbers) &&
                     (!tape || read_random(reader, &random)) &&
                     params_load_parts("optim_load", optimizer->params, &parts, NULL, file, path);
     tensor_file_close(file);
@@ -252,8 +265,10 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
     if (shards ? !shards->agree(ok, loaded.steps) : !ok)
         return false;
     *optimizer = loaded;
-    if (optimizer->average)
-        schedule_free_set_weights(optimizer);
+    for (int i = 0; i < OPTIM_NUMBERS && optimizer->kind->numbers[i].key; i++)
+        *own_number(optimizer, i) = numbers[i];
+    if (optimizer->kind->set_weights)
+        optim_set_weights(optimizer);
     if (tape)
         tape_set_random(tape, random);
     params_zero_gradients(optimizer->params);

@@ -8,11 +8,11 @@
 
 #include <stdlib.h>
 
-enum { MAX_GROUPS = FROZEN, MAX_UNIT_BITS = 4 };
+enum { MAX_GROUPS = FROZEN, MAX_UNIT_BITS = 4, ROLES = 2 };
 
 typedef struct Factors {
     double learning_rate, weight_decay;
-    bool is_matrix; /* of Muon */
+    int role; /* of its weights, for the optimizer's kind */
 } Factors;
 
 struct Groups {
@@ -37,7 +37,7 @@ static size_t device_bytes(int64_t units)
     return MAX_GROUPS * sizeof(StepScalars) + (size_t)units;
 }
 
-Groups *groups_new(Optimizer *optimizer)
+static Groups *groups_new(Optimizer *optimizer)
 {
     const int weights = params_count(optimizer->params);
     int bits = MAX_UNIT_BITS;
@@ -85,7 +85,7 @@ static int find_group(Groups *groups, Factors factors, int weights, int taken)
     for (int i = 0; i < groups->count; i++)
         if (groups->factors[i].learning_rate == factors.learning_rate &&
             groups->factors[i].weight_decay == factors.weight_decay &&
-            groups->factors[i].is_matrix == factors.is_matrix)
+            groups->factors[i].role == factors.role)
             return i;
     int unused = 1;
     while (unused < groups->count &&
@@ -99,17 +99,18 @@ static int find_group(Groups *groups, Factors factors, int weights, int taken)
     return unused;
 }
 
-void groups_set_matrix(Optimizer *optimizer, const Tensor *weight)
+bool groups_set_role(Optimizer *optimizer, const Tensor *weight, int role)
 {
     const Params *params = optimizer->params;
-    Groups *groups = optimizer->groups;
+    Groups *groups = optimizer->groups ? optimizer->groups : groups_new(optimizer);
     const int count = params_count(params);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; groups && i < count; i++)
         if (params_at(params, i) == weight)
-            groups->of_weight[i] = (uint8_t)find_group(groups, (Factors){ 1, 1, true }, count, 0);
+            groups->of_weight[i] = (uint8_t)find_group(groups, (Factors){ 1, 1, role }, count, 0);
+    return groups != NULL;
 }
 
-/* Weights that a pattern matches are in two groups if some are matrices of Muon. */
+/* Weights that a pattern matches are in one group per role. */
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
                      double weight_decay_factor)
 {
@@ -120,20 +121,20 @@ void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_
     optim_check_not_negative("optim_set_group", "weight_decay_factor", weight_decay_factor);
     Groups *groups = need_groups("optim_set_group", optimizer);
     const int count = params_count(params);
-    int group[2] = { 0, 0 };
-    bool used[2] = { false, false };
+    int group[ROLES] = { 0 };
+    bool used[ROLES] = { false };
     for (int i = 0; i < count; i++)
         if (params_matches(pattern, params_at(params, i)))
-            used[groups->factors[groups->of_weight[i]].is_matrix] = true;
-    for (int matrix = 0; matrix < 2; matrix++) {
-        const Factors factors = { learning_rate_factor, weight_decay_factor, matrix };
-        if (used[matrix] && (group[matrix] = find_group(groups, factors, count, group[0])) < 0)
+            used[groups->factors[groups->of_weight[i]].role] = true;
+    for (int role = 0; role < ROLES; role++) {
+        const Factors factors = { learning_rate_factor, weight_decay_factor, role };
+        if (used[role] && (group[role] = find_group(groups, factors, count, group[0])) < 0)
             error_raise("optim_set_group: there are %d different pairs of factors already",
                         MAX_GROUPS);
     }
     for (int i = 0; i < count; i++)
         if (params_matches(pattern, params_at(params, i)))
-            groups->of_weight[i] = (uint8_t)group[groups->factors[groups->of_weight[i]].is_matrix];
+            groups->of_weight[i] = (uint8_t)group[groups->factors[groups->of_weight[i]].role];
     groups->changed = true;
 }
 
@@ -167,11 +168,8 @@ void groups_set_scalars(const Optimizer *optimizer, double learning_rate, StepSc
     StepScalars scalars[MAX_GROUPS];
     for (int i = 0; i < groups->count; i++) {
         const Factors factors = groups->factors[i];
-        const double rate = learning_rate * factors.learning_rate;
-        scalars[i] = optimizer->muon && !factors.is_matrix
-                         ? muon_rest_scalars(optimizer, rate, factors.weight_decay)
-                         : optimizer->scalars(optimizer, rate,
-                                              optimizer->weight_decay * factors.weight_decay);
+        scalars[i] = optimizer->kind->scalars(
+            optimizer, factors.role, learning_rate * factors.learning_rate, factors.weight_decay);
         scalars[i].bf16 = all->bf16;
     }
     device_copy_in(optimizer->device, groups->block->data, scalars,

@@ -95,51 +95,13 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, AdamConfig config);
 
-/* Schedule-free AdamW (Defazio et al. 2024, algorithm 1), which averages instead of lowering the
- * learning rate, so that the number of steps need not be known:
- *   y = (1 - beta1) z + beta1 x, the weights in training, where g is computed
- *   z = z - lr (g / (sqrt(v_hat) + eps) + weight_decay y)
- *   c = lr^2 / sum of the lr^2 so far,   x = (1 - c) x + c z, the weights in evaluation
- * z and x are at first the weights. The schedule is constant or optim_warm_up. Weights that a
- * program writes after the first step are overwritten by the next one. */
-Optimizer *optim_schedule_free_adamw(Params *params, AdamConfig config);
-/* Sets the weights of a schedule-free optimizer to y (true) or, to evaluate or to save them by
- * params_save, to x (false), and returns the old setting; a new optimizer has it on. Both are
- * exact: evaluating changes no later step. Without effect on other optimizers. optim_step raises
- * while it is off. optim_save writes x as the weights, and optim_load restores the weights of the
- * present setting. Raises inside a replayed step. */
+/* Some optimizers train with other weights than they evaluate with: optim_schedule_free_adamw. Sets
+ * those of training (true) or, to evaluate or to save them by params_save, of evaluation (false),
+ * and returns the old setting; a new optimizer has it on. Both are exact: evaluating changes no
+ * later step. Without effect on other optimizers. optim_step raises while it is off. optim_save
+ * writes the weights of evaluation, and optim_load restores those of the present setting. Raises
+ * inside a replayed step. */
 bool optim_set_training(Optimizer *optimizer, bool on);
-
-/* The factor of a matrix p [r, c]: sqrt(max(1, r / c)), or 0.2 sqrt(max(r, c)), with which the
- * update is as large as AdamW's, so that its learning rate and weight decay serve (Liu et al.
- * 2025). */
-typedef enum { MUON_ORIGINAL, MUON_MATCH_RMS_ADAMW } MuonScale;
-
-enum { MUON_MAX_NAMES = 8 };
-
-typedef struct MuonConfig {
-    double learning_rate;                   /* of the matrices; more than 0 */
-    double momentum;                        /* default 0.95; in [0, 1) */
-    bool nesterov;                          /* default true */
-    int iterations;                         /* default 5; 1 or more */
-    double weight_decay;                    /* of the matrices; default 0; 0 or more */
-    MuonScale scale;                        /* default MUON_ORIGINAL */
-    AdamConfig rest;                        /* of the other weights; without a schedule */
-    const char *rest_names[MUON_MAX_NAMES]; /* default "*embedding*", "*head*"; up to a NULL */
-    Schedule schedule;                      /* of all weights; default constant */
-} MuonConfig;
-MuonConfig optim_muon_config(double learning_rate, double rest_learning_rate);
-
-/* Muon (Jordan et al. 2024), for the weights of rank 2 or more whose path names match none of
- * rest_names, as matrices [r, c] of the first and all further axes, joined weights singly:
- *   m = momentum m + (1 - momentum) g
- *   u = nesterov ? (1 - momentum) g + momentum m : m,    X = u / max(|u|, 1e-7)
- *   X = 3.4445 X - 4.775 X X^T X + 2.0315 X X^T X X^T X, iterations times (Newton-Schulz)
- *   p = (1 - lr weight_decay) p - lr scale X
- * and AdamW with the config `rest` for the others. The products are in float32. optim_learning_rate
- * and optim_set_learning_rate are of the matrices; the learning rate of the rest follows in
- * proportion. Raises when no weight is such a matrix. */
-Optimizer *optim_muon(Params *params, MuonConfig config);
 
 /* Frees the optimizer, not the weights; also after params_free. NULL is ignored. */
 void optim_free(Optimizer *optimizer);
@@ -178,8 +140,8 @@ void optim_observe(Optimizer *optimizer, double value);
 /* ----------------------------------------------------------------------------------- checkpoints
  * One safetensors file: weights and random projections under their path names; m and v under
  * "optimizer.m." and "optimizer.v." plus the path name; and metadata under keys that start with
- * "tapegrad.": the optimizer's kind, steps, schedule and hyperparameters (of Muon, those of the
- * matrices), and the tape's random generator. optim_load reads the kind, the steps, the learning
+ * "tapegrad.": the optimizer's kind, steps, schedule and hyperparameters, and the tape's random
+ * generator. optim_load reads the kind, the steps, the learning
  * rate, what a plateau has observed and the generator; the rest stays as the program set it. All
  * values are exact: a run that loads the file continues bitwise as if it had never stopped.
  * Gradients are not saved, so save after optim_step. */

@@ -34,56 +34,53 @@ static void check_template(const char *function, const Optimizer *template)
 }
 
 /* ----------------------------------------------------------------------------------------- life */
-static size_t moment_bytes(const Optimizer *optimizer)
+static size_t block_bytes(const Optimizer *optimizer)
 {
     const int64_t n = optimizer->state_count * optimizer->range.count;
     return (size_t)n * sizeof(Real) + sizeof(StepScalars);
 }
 
-/* Allocates the zeroed state; false when memory is exhausted. */
-static bool allocate_state(Optimizer *optimizer)
+/* Allocates the zeroed states; false when memory is exhausted. */
+static bool allocate_states(Optimizer *optimizer)
 {
-    const int64_t n = optimizer->range.count;
-    const size_t bytes = moment_bytes(optimizer);
-    optimizer->state = device_allocate(optimizer->device, bytes);
-    if (!optimizer->state)
+    const size_t bytes = block_bytes(optimizer);
+    optimizer->block = device_allocate(optimizer->device, bytes);
+    if (!optimizer->block)
         return false;
-    Real *data = optimizer->state->data;
+    Real *data = optimizer->block->data;
     device_zero(optimizer->device, data, bytes);
-    optimizer->m = optimizer->state_count > 0 ? data : NULL;
-    optimizer->v = optimizer->state_count > 1 ? data + n : NULL;
-    optimizer->average = optimizer->state_count > 2 ? data + 2 * n : NULL;
-    optimizer->current = (StepScalars *)(data + optimizer->state_count * n);
+    for (int i = 0; i < optimizer->state_count; i++, data += optimizer->range.count)
+        optimizer->states[i] = data;
+    optimizer->scalars = (StepScalars *)data;
     return true;
 }
 
-Optimizer *optim_new(const char *function, Optimizer template)
+Optimizer *optim_new(const char *function, Optimizer from)
 {
-    check_template(function, &template);
-    template.kind = function + strlen("optim_");
-    template.device = template.params->device;
-    template.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
-    const char *error = params_allocate(template.params);
+    check_template(function, &from);
+    from.device = from.params->device;
+    from.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
+    const char *error = params_allocate(from.params);
     if (error)
         error_raise("%s: the weights %s", function, error);
-    template.range = (FlatRange){ 0, template.params->flat_count };
-    Optimizer *optimizer = memory_allocate(sizeof *optimizer);
-    if (!optimizer || !allocate_state(&template)) {
+    from.range = (FlatRange){ 0, from.params->flat_count };
+    Optimizer *optimizer = memory_allocate(sizeof *optimizer + from.kind->own_bytes);
+    if (!optimizer || !allocate_states(&from)) {
         free(optimizer);
-        error_raise("%s: %s", function,
-                    device_exhausted(template.device, moment_bytes(&template)).text);
+        error_raise("%s: %s", function, device_exhausted(from.device, block_bytes(&from)).text);
     }
-    *optimizer = template;
+    *optimizer = from;
+    optimizer->own = memset(optimizer + 1, 0, from.kind->own_bytes);
     return optimizer;
 }
 
 void optim_set_range(const char *function, Optimizer *optimizer, FlatRange range)
 {
-    device_free(optimizer->device, optimizer->state);
+    device_free(optimizer->device, optimizer->block);
     optimizer->range = range;
-    if (allocate_state(optimizer))
+    if (allocate_states(optimizer))
         return;
-    const size_t bytes = moment_bytes(optimizer);
+    const size_t bytes = block_bytes(optimizer);
     optimizer->range.count = -1; /* optim_need raises until another call succeeds */
     error_raise("%s: %s", function, device_exhausted(optimizer->device, bytes).text);
 }
@@ -93,8 +90,9 @@ void optim_free(Optimizer *optimizer)
     if (!optimizer)
         return;
     groups_free(optimizer);
-    muon_free(optimizer);
-    device_free(optimizer->device, optimizer->state);
+    if (optimizer->kind->free)
+        optimizer->kind->free(optimizer);
+    device_free(optimizer->device, optimizer->block);
     free(optimizer);
 }
 
@@ -110,16 +108,19 @@ double optim_learning_rate(const Optimizer *optimizer)
 static void begin_step(void *context)
 {
     Optimizer *optimizer = context;
+    const OptimizerKind *kind = optimizer->kind;
     const double learning_rate = optim_learning_rate(optimizer);
     groups_update(optimizer);
-    if (optimizer->average)
-        schedule_free_begin(optimizer, learning_rate);
+    if (kind->start && optimizer->steps == 0)
+        kind->start(optimizer);
+    if (kind->begin)
+        kind->begin(optimizer, learning_rate);
     optimizer->steps++;
-    StepScalars scalars = optimizer->scalars(optimizer, learning_rate, optimizer->weight_decay);
+    StepScalars scalars = kind->scalars(optimizer, 0, learning_rate, 1);
     const Block *bf16 = optimizer->params->bf16;
     scalars.bf16 = bf16 ? (uint16_t *)bf16->data + optimizer->range.first : NULL;
     groups_set_scalars(optimizer, learning_rate, &scalars);
-    device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
+    device_copy_in(optimizer->device, optimizer->scalars, &scalars, sizeof scalars);
 }
 
 /* Raises if the gradients were clipped and their norm is not finite. The norm cannot be read during
@@ -146,22 +147,19 @@ void optim_need(const char *function, const Optimizer *optimizer)
 void optim_step(Optimizer *optimizer)
 {
     optim_need("optim_step", optimizer);
-    if (optimizer->evaluating)
-        error_raise("optim_step: the weights are those of evaluation; call "
-                    "optim_set_training(optimizer, true) before the forward pass");
     Params *params = optimizer->params;
     const Real *gradients = params_sum_gradients("optim_step", params);
     check_norm(params);
     Real *values = params_flat_values(params)->data;
-    if (optimizer->prepare)
-        optimizer->prepare(optimizer, gradients);
+    if (optimizer->kind->prepare)
+        optimizer->kind->prepare(optimizer, gradients);
     if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
     else if (!device_captures(optimizer->device)
                   ->before_replay(optimizer->device, begin_step, optimizer))
         error_raise("optim_step: a replayed step may contain one step per optimizer, this is the "
                     "second");
-    optimizer->update(optimizer, values + optimizer->range.first, gradients);
+    optimizer->kind->update(optimizer, values + optimizer->range.first, gradients);
     params_zero_gradients(params);
     if (params->shards)
         params->shards->gather(params, values);
@@ -174,13 +172,17 @@ bool optim_set_training(Optimizer *optimizer, bool on)
     optim_need("optim_set_training", optimizer);
     if (device_is_capturing(optimizer->device))
         error_raise("optim_set_training: this step is replayed; call it before the step");
-    const bool before = !optimizer->evaluating;
-    if (!optimizer->average || on == before)
-        return before;
-    optimizer->evaluating = !on;
-    if (optimizer->steps > 0)
-        schedule_free_set_weights(optimizer);
-    return before;
+    return optimizer->kind->set_training ? optimizer->kind->set_training(optimizer, on) : true;
+}
+
+void optim_set_weights(const Optimizer *optimizer)
+{
+    Params *params = optimizer->params;
+    Real *values = params_flat_values(params)->data;
+    optimizer->kind->set_weights(optimizer, values + optimizer->range.first);
+    if (params->shards)
+        params->shards->gather(params, values);
+    params_written(params);
 }
 
 int64_t optim_steps(const Optimizer *optimizer)

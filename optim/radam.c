@@ -11,13 +11,14 @@
  * before, 0 sqrt(v) + 1. */
 #include "optim/internal.h"
 
-static StepScalars radam_scalars(const Optimizer *o, double learning_rate, double weight_decay)
+static StepScalars radam_scalars(const Optimizer *o, int role, double learning_rate,
+                                 double decay_factor)
 {
     const double beta2 = (double)o->beta2, t = (double)o->steps, power = pow(beta2, t);
     const double rho_inf = 2 / (1 - beta2) - 1;
     const double rho = rho_inf - 2 * t * power / (1 - power);
     const bool rectified = rho > 5;
-    StepScalars scalars = adamw_scalars(o, learning_rate, weight_decay);
+    StepScalars scalars = adamw_scalars(o, role, learning_rate, decay_factor);
     if (rectified) {
         const double r =
             sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho));
@@ -31,5 +32,7 @@ static StepScalars radam_scalars(const Optimizer *o, double learning_rate, doubl
 
 Optimizer *optim_radam(Params *params, AdamConfig config)
 {
-    return optim_new_adam("optim_radam", params, config, radam_scalars);
+    static const OptimizerKind radam = { "radam", .states = { ADAM_STATES },
+                                         .scalars = radam_scalars, .update = adam_update };
+    return optim_new("optim_radam", optim_adam_template("optim_radam", &radam, params, config));
 }

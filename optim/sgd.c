@@ -22,13 +22,16 @@ void sgd_step_plain(Real *p, Real *m, const Real *gradients, const StepScalars *
 
 static void sgd_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    kernels_on(o->device, TENSOR_REAL)->sgd_step(p, o->m, gradients, o->current, o->range.count);
+    kernels_on(o->device, TENSOR_REAL)
+        ->sgd_step(p, o->states[0], gradients, o->scalars, o->range.count);
 }
 
-static StepScalars sgd_scalars(const Optimizer *o, double learning_rate, double weight_decay)
+static StepScalars sgd_scalars(const Optimizer *o, int role, double learning_rate,
+                               double decay_factor)
 {
+    (void)role;
     return (StepScalars){ .learning_rate = (Real)learning_rate,
-                          .weight_decay = (Real)weight_decay,
+                          .weight_decay = (Real)(o->weight_decay * decay_factor),
                           .momentum = o->momentum };
 }
 
@@ -39,9 +42,10 @@ SGDConfig optim_sgd_config(double learning_rate)
 
 Optimizer *optim_sgd(Params *params, SGDConfig config)
 {
-    return optim_new("optim_sgd", (Optimizer){ .params = params,
-                                               .scalars = sgd_scalars,
-                                               .update = sgd_update,
+    static const OptimizerKind sgd = { "sgd", .states = { STATE_PREFIX "m." },
+                                       .scalars = sgd_scalars, .update = sgd_update };
+    return optim_new("optim_sgd", (Optimizer){ .kind = &sgd,
+                                               .params = params,
                                                .state_count = config.momentum != 0,
                                                .learning_rate = config.learning_rate,
                                                .momentum = (Real)config.momentum,

@@ -75,6 +75,21 @@ Device *device_current(void)
     return current_device;
 }
 
+KernelTable kernel_table(Device *device, TensorType type, const bool *exists)
+{
+    const bool bf16 = type == TENSOR_BF16;
+    KernelTable table = KERNELS_PLAIN;
+    device_enter(device);
+    if (device_is_cuda(device))
+        table = bf16 ? KERNELS_CUDA_BF16 : KERNELS_CUDA;
+    else if (!device_is_plain(device) && (bf16 || exists[KERNELS_CPU]))
+        table = bf16 ? KERNELS_CPU_BF16 : KERNELS_CPU;
+    if (!exists[table])
+        error_raise("%s: there are no kernels for %s on %s", error_operation(),
+                    bf16 ? "bf16" : "Real", device_name(device));
+    return table;
+}
+
 /* --------------------------------------------------------------------------------------- copies */
 void device_copy_in(Device *device, void *to, const void *host_data, size_t bytes)
 {

@@ -97,6 +97,11 @@ void error_enter(const ErrorContext *context, const char *operation)
     current.operation = operation;
 }
 
+void error_name(const char *operation)
+{
+    error_enter(NULL, operation);
+}
+
 void error_leave(ErrorContext *context)
 {
     context->failed = false;

@@ -149,31 +149,6 @@ static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm fo
         (CausalLinearAttentionOptions){ .form = form, .key_lengths = lengths_of(tape, x[1]) });
 }
 
-/* The delta rule, x[3] betas in [0, 1.5] and, unless NULL, x[4] log decays and x[5] the states: out
- * and the final state in one tensor. Keys have lengths below 1, where the state does not grow. */
-static inline Tensor *delta_rule(Tape *tape, Tensor **x, DeltaRuleOptions options)
-{
-    Tensor *final_state;
-    Tensor *key = x[1] ? op_scale(tape, x[1], 0.5 / sqrt((double)x[1]->shape.size[3])) : NULL;
-    Tensor *query = x[1] ? x[0] : op_scale(tape, x[0], 0.5 / sqrt((double)x[0]->shape.size[3]));
-    Tensor *beta = op_scale(tape, op_sigmoid(tape, x[3]), 1.5);
-    options.log_decay = x[4] ? op_scale(tape, op_softplus(tape, x[4]), -0.5) : NULL;
-    options.state = x[5];
-    Tensor *out = op_delta_rule(tape, query, key, x[2], beta, options, &final_state);
-    out = op_cast(tape, out, TENSOR_REAL);
-    Tensor *parts[] = { op_reshape(tape, out, shape(tensor_count(out))),
-                        op_reshape(tape, final_state, shape(tensor_count(final_state))) };
-    return op_concat(tape, parts, 2, 0);
-}
-
-/* Four concatenated sequences, as in attend_by_offsets. */
-static inline Tensor *delta_rule_of_offsets(Tape *tape, Tensor **x)
-{
-    const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
-    return delta_rule(tape, x,
-                      (DeltaRuleOptions){ .offsets = tape_input_i32(tape, offsets, shape(5)) });
-}
-
 static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
                                      FeatureMap features)
 {
@@ -284,30 +259,6 @@ static inline Tensor *stable(Tape *tape, Tensor *weight)
     return op_scale(tape, weight, 0.5 / sqrt((double)weight->shape.size[1]));
 }
 
-static inline RecurrentWeights weights_of(Tape *tape, Tensor **x, int64_t gates)
-{
-    return (RecurrentWeights){ stable(tape, x[1]), stable(tape, x[2]),
-                               rows_of(tape, x[3], 0, gates, true),
-                               rows_of(tape, x[3], gates, gates, true) };
-}
-
-static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Tensor **final)
-{
-    const int64_t B = x[0]->shape.size[0];
-    if (x[3]->shape.size[0] > 8) {
-        options.hidden = rows_of(tape, x[3], 8, B, false);
-        options.cell = rows_of(tape, x[3], 8 + B, B, false);
-    }
-    return op_lstm(tape, x[0], weights_of(tape, x, 4), options, final, final ? final + 1 : NULL);
-}
-
-static inline Tensor *gru_layer(Tape *tape, Tensor **x, GruOptions options, Tensor **final)
-{
-    if (x[3]->shape.size[0] > 6)
-        options.hidden = rows_of(tape, x[3], 6, x[0]->shape.size[0], false);
-    return op_gru(tape, x[0], weights_of(tape, x, 3), options, final);
-}
-
 /* out and the final state in one tensor */
 static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
 {
@@ -315,20 +266,6 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
     for (int i = 0; i < count; i++)
         parts[i] = op_reshape(tape, parts[i], shape(tensor_count(parts[i])));
     return op_concat(tape, parts, count, 0);
-}
-
-static inline Tensor *lstm_with_final(Tape *tape, Tensor **x, LstmOptions options)
-{
-    Tensor *parts[3];
-    parts[0] = lstm_layer(tape, x, options, parts + 1);
-    return with_final(tape, parts, 3);
-}
-
-static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
-{
-    Tensor *parts[2];
-    parts[0] = gru_layer(tape, x, options, parts + 1);
-    return with_final(tape, parts, 2);
 }
 
 /* out and the final state: x, taps and, if there are any, a bias and a state */
@@ -372,8 +309,6 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
 #define WEIGHTS(...) { .shape = SHAPE(__VA_ARGS__), .weights = true }
 #define FLOPS(forward, both) { .flops = forward, .all_flops = both }
 #define PASSES(forward, both) { .passes = forward, .all_passes = both }
-/* x, W_ih, W_hh and rows of biases and states of a recurrent layer with G gates */
-#define RECURRENT(B, N, I, G, H, rows) S(B, N, I), P(G * H, I), P(G * H, H), P(rows, H)
 #define NO_OPTIONS (SoftmaxAttentionOptions){ 0 }
 #define USUAL_EPS (CausalLinearAttentionOptions){ .eps = 1e-6 } /* the authors' */
 #define UNMEASURED { .flops = 0 }
@@ -384,10 +319,9 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
     QKV(B, N, H, D, M), P(states, H, D, M + last), P(B, N, H)
 #define DECAY(scale, ...)                                                                          \
     attend_with_decay(tape, x, scale, (CausalLinearAttentionOptions){ __VA_ARGS__ })
-/* The same with betas, log decays and the delta rule's states */
-#define DELTA(B, N, H, D, M) QKV(B, N, H, D, M), P(B, N, H)
-#define DELTAS(B, N, H, D, M, states) DELTA(B, N, H, D, M), P(B, N, H), P(states, H, D, M)
 #define MEASURED_QKV QKV(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM)
+
+#include "tests/extensions.h"
 
 #define OPERATIONS(ROW)                                                                            \
     ROW(matmul, op_matmul(tape, x[0], x[1]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                        \
@@ -520,38 +454,6 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
     ROW(ctc_speech, ctc_of_symbols(tape, x[0], x[0]->shape.size[1] / 8),                           \
         FLOPS(3.7, 11), /* times ROWS WIDTH: 3 and 9 per frame and state of 16 x 800 x 201 */      \
         { S(16, 800, 41) }, { S(2, 16, 7) })                                                       \
-    ROW(lstm, lstm_layer(tape, x, (LstmOptions){ .reverse = false }, NULL),                        \
-        FLOPS(4.0 * WIDE, 12.0 * WIDE),                                                            \
-        { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 4, WIDTH, 8) }, { RECURRENT(2, 3, 2, 4, 3, 8) },  \
-        { RECURRENT(1, 9, 1, 4, 2, 8) }, { RECURRENT(5, 11, 7, 4, 150, 8) })                       \
-    ROW(lstm_from_state, lstm_with_final(tape, x, (LstmOptions){ .reverse = false }), UNMEASURED,  \
-        { RECURRENT(2, 1, 2, 4, 3, 12) }, { RECURRENT(1, 10, 3, 4, 2, 10) },                       \
-        { RECURRENT(17, 9, 3, 4, 21, 42) })                                                        \
-    ROW(lstm_lengths,                                                                              \
-        lstm_with_final(tape, x, (LstmOptions){ .lengths = lengths_of(tape, x[0]) }), UNMEASURED,  \
-        { RECURRENT(2, 4, 2, 4, 3, 12) }, { RECURRENT(2, 9, 1, 4, 2, 8) },                         \
-        { RECURRENT(2, 20, 3, 4, 40, 12) }, { RECURRENT(29, 11, 4, 4, 37, 66) })                   \
-    ROW(lstm_reverse,                                                                              \
-        lstm_with_final(tape, x, (LstmOptions){ .lengths = lengths_of(tape, x[0]),                 \
-                                                .reverse = true }),                                \
-        UNMEASURED, { RECURRENT(2, 4, 2, 4, 3, 8) }, { RECURRENT(2, 9, 1, 4, 2, 12) },             \
-        { RECURRENT(2, 20, 3, 4, 190, 12) }, { RECURRENT(29, 11, 4, 4, 37, 8) })                   \
-    ROW(gru, gru_layer(tape, x, (GruOptions){ .reverse = false }, NULL),                           \
-        FLOPS(3.0 * WIDE, 9.0 * WIDE),                                                             \
-        { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 3, WIDTH, 6) }, { RECURRENT(2, 3, 2, 3, 3, 6) },  \
-        { RECURRENT(1, 9, 1, 3, 2, 6) }, { RECURRENT(5, 11, 7, 3, 170, 6) })                       \
-    ROW(gru_from_state, gru_with_final(tape, x, (GruOptions){ .reverse = false }), UNMEASURED,     \
-        { RECURRENT(2, 1, 2, 3, 3, 8) }, { RECURRENT(1, 10, 3, 3, 2, 7) },                         \
-        { RECURRENT(17, 9, 3, 3, 21, 23) })                                                        \
-    ROW(gru_lengths,                                                                               \
-        gru_with_final(tape, x, (GruOptions){ .lengths = lengths_of(tape, x[0]) }), UNMEASURED,    \
-        { RECURRENT(2, 4, 2, 3, 3, 8) }, { RECURRENT(2, 9, 1, 3, 2, 6) },                          \
-        { RECURRENT(2, 20, 3, 3, 40, 8) }, { RECURRENT(29, 11, 4, 3, 37, 35) })                    \
-    ROW(gru_reverse,                                                                               \
-        gru_with_final(tape, x, (GruOptions){ .lengths = lengths_of(tape, x[0]),                   \
-                                              .reverse = true }),                                  \
-        UNMEASURED, { RECURRENT(2, 4, 2, 3, 3, 6) }, { RECURRENT(2, 9, 1, 3, 2, 8) },              \
-        { RECURRENT(2, 20, 3, 3, 220, 8) }, { RECURRENT(29, 11, 4, 3, 37, 6) })                    \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
@@ -842,23 +744,7 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         UNMEASURED, { DECAYS(1, 9, 1, 3, 4, 1, 0) }, { DECAYS(2, 200, 2, 20, 30, 2, 0) })          \
     ROW(unnormalized_quadratic, DECAY(0.5, .unnormalized = true, .form = FORM_QUADRATIC),          \
         UNMEASURED, { DECAYS(1, 5, 2, 3, 4, 1, 0) }, { DECAYS(2, 150, 2, 20, 40, 2, 0) })          \
-    ROW(delta_rule, delta_rule(tape, x, (DeltaRuleOptions){ 0 }),                                  \
-        FLOPS(6.0 * HEAD_DIM, 20.0 * HEAD_DIM),                                                    \
-        { DELTA(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM) }, { DELTA(2, 4, 2, 3, 4) },      \
-        { DELTA(1, 1, 1, 1, 1) }, { DELTA(2, 70, 2, 20, 36) }, { DELTA(1, 130, 1, 64, 64) },       \
-        { DELTA(1, 100, 1, 130, 30) })                                                             \
-    ROW(gated_delta_rule, delta_rule(tape, x, (DeltaRuleOptions){ 0 }), UNMEASURED,                \
-        { DELTAS(2, 4, 1, 3, 4, 2) }, { DELTAS(2, 70, 2, 20, 36, 2) },                             \
-        { DELTAS(3, 1, 1, 1, 5, 3) }, /* values and states of one shape */                         \
-        { DELTAS(1, 100, 2, 33, 17, 1) }, { DELTAS(1, 200, 1, 128, 128, 1) })                      \
-    ROW(packed_delta_rule, delta_rule(tape, (Tensor *[6]){ x[0], NULL, NULL, x[1] },               \
-                                      (DeltaRuleOptions){ 0 }),                                    \
-        UNMEASURED, { S(2, 4, 6, 3), P(2, 4, 2) }, { S(2, 67, 6, 16), P(2, 67, 2) })               \
-    ROW(offsets_delta_rule, delta_rule_of_offsets(tape, x), UNMEASURED,                            \
-        { DELTAS(1, 6, 1, 2, 3, 4) }, { DELTAS(1, 140, 2, 16, 24, 4) })                            \
-    ROW(lengths_delta_rule,                                                                        \
-        delta_rule(tape, x, (DeltaRuleOptions){ .key_lengths = lengths_of(tape, x[2]) }),          \
-        UNMEASURED, { DELTAS(2, 5, 1, 3, 2, 2) }, { DELTAS(2, 130, 2, 16, 24, 2) })
+    EXTENSION_OPERATIONS(ROW)
 /* clang-format on */
 
 #define DEFINE_ROW(name, expression, cost, ...)                                                    \

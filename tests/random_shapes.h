@@ -114,19 +114,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(unnormalized, { DECAYED(B_, B_, 0) })                                                      \
     ROW(unnormalized_chunk_parallel, { DECAYED(B_, B_, 0) })                                       \
     ROW(unnormalized_quadratic, { DECAYED(B_, B_, 0) })                                            \
-    ROW(delta_rule, { DELTA(B_, N_, H_, M_, K_) })                                                 \
-    ROW(packed_delta_rule, { S(B_, N_, 3 * H_, M_), P(B_, N_, H_) })                               \
-    ROW(gated_delta_rule, { DELTAS(B_, N_, H_, M_, K_, B_) })                                      \
-    ROW(offsets_delta_rule, { DELTAS(1, N_ + 2, H_, M_, K_, 4) })                                  \
-    ROW(lengths_delta_rule, { DELTAS(2, N_, H_, M_, K_, 2) })                                      \
-    ROW(lstm, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + K_ % 2 * 2 * B_ * H_) })                     \
-    ROW(lstm_lengths, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
-    ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
-    ROW(gru, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + K_ % 2 * B_ * H_) })                          \
-    ROW(gru_lengths, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
-    ROW(gru_reverse, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
-    ROW(lstm_from_state, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + 2 * B_ * H_) })                   \
-    ROW(gru_from_state, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + B_ * H_) })                        \
     ROW(ctc, { S(B_, N_, 1 + M_) }) ROW(ctc_speech, { S(B_, 8 + N_, 1 + M_) })                     \
     ROW(ctc_long, { S(B_, 120 + N_, 1 + M_) }) /* frames for 40 equal symbols */                   \
     ROW(reshape_beside, { S(3, 2, 5) }) ROW(slice_first, { S(1 + N_, M_) })                        \
@@ -144,7 +131,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(recurrent_softplus, { STATES(B_) }) ROW(quadratic_relu, { STATES(B_) })                    \
     ROW(state_is_query, { QKVS(1, 3, 3, 3, 2, 1) }) /* others make the divisor 0 */                \
     ROW(state_is_value, { QKV(H_, B_, B_, B_, B_), P(H_, B_, B_, B_) })                            \
-    ROW(argmax, { S(B_, N_, H_, 1 + M_ % 16) })
+    ROW(argmax, { S(B_, N_, H_, 1 + M_ % 16) })                                                    \
+    EXTENSION_RANDOM_ROWS(ROW)
 /* clang-format on */
 
 typedef void DrawShapes(const int64_t *n, Input *inputs);

@@ -293,26 +293,32 @@ void assert_identical_weights(const Params *a, const Params *b)
     }
 }
 
-static AdamConfig without_schedule(AdamConfig config)
+#ifndef TAPEGRAD_NUCLEUS
+static Optimizer *muon(Params *params, AdamConfig config)
 {
-    config.schedule = optim_constant();
-    return config;
+    AdamConfig rest = config;
+    rest.schedule = optim_constant();
+    return optim_muon(params, (MuonConfig){ .learning_rate = config.learning_rate,
+                                            .momentum = config.beta1,
+                                            .nesterov = true,
+                                            .iterations = 5,
+                                            .weight_decay = config.weight_decay,
+                                            .rest = rest,
+                                            .schedule = config.schedule });
 }
+#endif
 
-Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config)
+Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config)
 {
-    static Optimizer *(*const make[])(
-        Params *, AdamConfig) = { optim_adam, optim_adamw, optim_radam, optim_schedule_free_adamw };
-    if (kind == MUON)
-        return optim_muon(params, (MuonConfig){ .learning_rate = config.learning_rate,
-                                                .momentum = config.beta1,
-                                                .nesterov = true,
-                                                .iterations = 5,
-                                                .weight_decay = config.weight_decay,
-                                                .rest = without_schedule(config),
-                                                .schedule = config.schedule });
-    if (kind >= ADAM)
-        return make[kind - ADAM](params, config);
+    static Optimizer *(*const make[OPTIMIZERS])(Params *, AdamConfig) = {
+        [ADAM] = optim_adam,   [ADAMW] = optim_adamw,
+        [RADAM] = optim_radam,
+#ifndef TAPEGRAD_NUCLEUS
+        [MUON] = muon,         [SCHEDULE_FREE] = optim_schedule_free_adamw,
+#endif
+    };
+    if (make[kind])
+        return make[kind](params, config);
     return optim_sgd(params, (SGDConfig){ .learning_rate = config.learning_rate,
                                           .momentum = kind == MOMENTUM ? config.beta1 : 0,
                                           .weight_decay = config.weight_decay,

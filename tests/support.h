@@ -143,8 +143,21 @@ void assert_identical_weights(const Params *a, const Params *b);
 #define assert_ok(result) ck_assert_msg(result, "%s", tapegrad_error())
 
 /* An optimizer of each kind. For SGD and Muon, config.beta1 is the momentum. */
-typedef enum { SGD, MOMENTUM, ADAM, ADAMW, RADAM, SCHEDULE_FREE, MUON, OPTIMIZERS } OptimizerKind;
-Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config);
+typedef enum {
+    SGD,
+    MOMENTUM,
+    ADAM,
+    ADAMW,
+    RADAM,
+    SCHEDULE_FREE,
+    MUON,
+#ifdef TAPEGRAD_NUCLEUS
+    OPTIMIZERS = SCHEDULE_FREE
+#else
+    OPTIMIZERS
+#endif
+} TestOptimizer;
+Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config);
 
 /* Fails unless the last error is exhausted memory. */
 void assert_exhausted(void);

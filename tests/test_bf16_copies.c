@@ -21,7 +21,7 @@ enum { GROUPED = OPTIMIZERS, MAKERS };
 static Optimizer *make(int kind, Params *params)
 {
     if (kind < GROUPED)
-        return test_optimizer((OptimizerKind)kind, params,
+        return test_optimizer((TestOptimizer)kind, params,
                               optim_adam_config(kind < ADAM ? 1e-4 : 0.05));
     Optimizer *optimizer = make(RADAM, params);
     optim_set_group(optimizer, "*.q.*", 0.5, 0);

@@ -68,8 +68,8 @@ has "/arm/objcopy --localize-hidden" library "$arm"
 has "/arm/ar rcs" library "$arm"
 has "ARCH=armv8-a install-files" install "$arm"
 has "-march=native " library
-has "-Werror" library WERROR=yes
-lacks "-Werror" library # newer compilers have new warnings
+has "-Werror " library WERROR=yes
+lacks "-Werror " library # newer compilers have new warnings
 [ "$(uname -m)" != x86_64 ] || has "ARCH=x86-64-v3 install-files" install
 
 # An object is compiled again where a setting of the compiler has changed, and only there.

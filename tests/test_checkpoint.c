@@ -19,7 +19,7 @@ typedef struct Model {
     Tape *tape;
 } Model;
 
-static Optimizer *make(OptimizerKind kind, Params *params, Schedule schedule)
+static Optimizer *make(TestOptimizer kind, Params *params, Schedule schedule)
 {
     AdamConfig config = optim_adam_config(0.01);
     config.weight_decay = kind >= ADAMW ? 0.1 : 0;
@@ -27,7 +27,7 @@ static Optimizer *make(OptimizerKind kind, Params *params, Schedule schedule)
     return test_optimizer(kind, params, config);
 }
 
-static Model model_new(OptimizerKind kind, Schedule schedule, uint64_t seed)
+static Model model_new(TestOptimizer kind, Schedule schedule, uint64_t seed)
 {
     Model model = { .params = params_new(test_device(), seed) };
     model.first = nn_linear(model.params, "first", IN, HIDDEN);
@@ -136,7 +136,7 @@ TEST(a_resumed_run_continues_bitwise)
     const int64_t drops[] = { 4, 15 };
     const Schedule schedules[] = { optim_constant(), optim_warm_up(5), optim_drops(0.5, 2, drops),
                                    optim_cosine(5, 18, 0.1), optim_plateau(0.5, 1, 0.01) };
-    for (OptimizerKind kind = 0; kind < OPTIMIZERS; kind++)
+    for (TestOptimizer kind = 0; kind < OPTIMIZERS; kind++)
         for (int j = 0; j < (kind == SCHEDULE_FREE ? 2 : 5); j++) {
             Model whole = model_new(kind, schedules[j], 1);
             Model again = model_new(kind, schedules[j], 1);

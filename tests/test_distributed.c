@@ -12,7 +12,7 @@ enum { ROWS = 12, INPUTS = 5, WIDTH = 8, OUTPUTS = 3, MAX_RANKS = 7 };
 
 /* Trains a small model on ROWS rows, each rank on its part of them. */
 typedef struct Run {
-    OptimizerKind kind;
+    TestOptimizer kind;
     int steps, micro_batches;
     double clip, dropout;
     int clips;                      /* calls per step, by the norm of all weights; 0: by each's */
@@ -106,7 +106,7 @@ static void train(void *context)
     params_free(params);
 }
 
-static Run run_of(OptimizerKind kind)
+static Run run_of(TestOptimizer kind)
 {
     return (Run){ .kind = kind, .steps = 1, .micro_batches = 1, .clips = 1, .rows = ROWS };
 }
@@ -121,7 +121,7 @@ static void run_on(int ranks, Run *run)
 
 /* Rounding errors of one step, which Adam's division by sqrt(v) magnifies, and Muon where singular
  * values are small; more of several. In float Muon's are as large as its steps: double tests it. */
-static double tolerance(OptimizerKind kind, int steps)
+static double tolerance(TestOptimizer kind, int steps)
 {
     if (sizeof(Real) == 4 && kind != MUON)
         return 1e-4;
@@ -154,7 +154,7 @@ TEST(every_optimizer_steps_on_several_ranks_as_on_one)
     for (int kind = 0; kind < OPTIMIZERS; kind++)
         for (int ranks = 2; ranks <= 4; ranks++)
             for (int steps = 1; steps <= 5; steps += 4) {
-                Run run = run_of((OptimizerKind)kind);
+                Run run = run_of((TestOptimizer)kind);
                 run.steps = steps;
                 check_ranks(ranks, run);
             }
@@ -236,7 +236,7 @@ TEST(a_checkpoint_continues_on_another_number_of_ranks)
 {
     static const int counts[] = { 4, 2, 1, 3 };
     for (int kind = 0; kind < OPTIMIZERS; kind++) {
-        Run whole = run_of((OptimizerKind)kind), part = whole;
+        Run whole = run_of((TestOptimizer)kind), part = whole;
         whole.steps = 8;
         part.steps = 2;
         train(&whole);

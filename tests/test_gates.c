@@ -718,9 +718,6 @@ TEST(layers_may_differ)
 TEST(invalid_gates_raise)
 {
     Params *params = params_new(test_device(), 5);
-    TransformerConfig config = { 0 };
-    config.layer_attention[2] = (AttentionKind)8;
-    assert_raises("nn_transformer: there is no attention 8", nn_transformer(params, "t", config));
     assert_raises("nn_transformer: there is no decay 7",
                   nn_transformer(params, "t", CONFIG(.decay = (DecayKind)7)));
     assert_raises("nn_transformer: there is no decay 3",

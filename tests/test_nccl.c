@@ -98,7 +98,7 @@ static void use_nccl(DistTransport *transport)
 
 /* ---------------------------------------------------------------------------------- a small run */
 typedef struct Run {
-    OptimizerKind kind;
+    TestOptimizer kind;
     int steps;
     bool small; /* two weights */
     double clip;

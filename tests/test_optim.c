@@ -1,38 +1,15 @@
 /* Optimizers and schedules against reference trajectories, plain loops and formulas. */
-#include "tests/support.h"
+#include "tests/optimizers.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static const double tolerance = sizeof(Real) == 4 ? 2e-6 : 1e-13;
-static const Initializer normal = { INITIAL_NORMAL, 1 };
 
 typedef Optimizer *AdamMaker(Params *params, AdamConfig config);
-
-typedef struct Kind {
-    OptimizerKind kind;
-    AdamConfig config;
-} Kind;
-
-static Optimizer *make(Kind kind, Params *params)
-{
-    return test_optimizer(kind.kind, params, kind.config);
-}
-
-/* Contributes these values to the weight's gradient. */
-static void contribute(Tensor *weight, const Real *values)
-{
-    Tape *tape = tape_new(test_device());
-    tape_backward_from(tape, op_scale(tape, weight, 1), tape_input(tape, values, weight->shape));
-    tape_free(tape);
-}
 
 /* ----------------------------------------------------------------------- reference trajectories */
 enum { VECTOR_STEPS = 12, VECTOR_COUNT = 21 };
 
-static void follow(const char *name, OptimizerKind kind, double weight_decay)
+static void follow(const char *name, TestOptimizer kind, double weight_decay)
 {
     TensorFile *file = test_vector_file(name);
     const Real *start = test_entry(file, "", "p0", NULL),
@@ -62,35 +39,7 @@ TEST(trajectories_agree_with_the_reference)
     follow("adamw.safetensors", ADAMW, 0.1);
 }
 
-/* ---------------------------------------------------------------------------------- plain loops
- * Two weights, the larger of which occupies all threads, with padding after both. */
-enum { FIRST = 137 * 141, SECOND = 5, COUNT = FIRST + SECOND, STEPS = 12 };
-
-typedef struct Pair {
-    Params *params;
-    Tensor *first, *second;
-} Pair;
-
-static Pair pair_new(void)
-{
-    Pair pair = { .params = params_new(test_device(), 5) };
-    pair.first = params_add(pair.params, "first", shape(137, 141), normal);
-    pair.second = params_add(pair.params, "second", shape(SECOND), normal);
-    return pair;
-}
-
-static void pair_read(Pair pair, Real *values)
-{
-    tensor_read(pair.first, values);
-    tensor_read(pair.second, values + FIRST);
-}
-
-static void pair_step(Pair pair, Optimizer *optimizer, const Real *gradients)
-{
-    contribute(pair.first, gradients);
-    contribute(pair.second, gradients + FIRST);
-    optim_step(optimizer);
-}
+/* ---------------------------------------------------------------------------------- plain loops */
 
 /* One element's rule in double; state starts as zeros. */
 typedef double Rule(double p, double g, double *state, int t);
@@ -119,21 +68,6 @@ static void compare(Kind kind, Rule *rule)
     optim_free(optimizer);
     params_free(pair.params);
 }
-
-#define DECAYING                                                                                   \
-    {                                                                                              \
-        .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875, .eps = 0.015625,                  \
-        .weight_decay = 0.5                                                                        \
-    }
-static const Kind kinds[] = {
-    { SGD, { .learning_rate = 0.01, .weight_decay = 0.25 } },
-    { MOMENTUM, { .learning_rate = 0.0625, .beta1 = 0.75, .weight_decay = 0.125 } },
-    { ADAM, DECAYING },
-    { ADAMW, DECAYING },
-    { RADAM, DECAYING },
-    { SCHEDULE_FREE, DECAYING },
-    { MUON, DECAYING },
-};
 
 static double plain_sgd_rule(double p, double g, double *state, int t)
 {
@@ -191,294 +125,10 @@ static double schedule_free_rule(double y, double g, double *state, int t)
 
 TEST(rules_agree_with_plain_loops)
 {
-    static Rule *const rules[MUON] = {
-        plain_sgd_rule,      momentum_sgd_rule,   decaying_adam_rule,
-        decaying_adamw_rule, decaying_radam_rule, schedule_free_rule
-    };
-    for (int i = 0; i < MUON; i++)
+    static Rule *const rules[] = { plain_sgd_rule,      momentum_sgd_rule,   decaying_adam_rule,
+                                   decaying_adamw_rule, decaying_radam_rule, schedule_free_rule };
+    for (int i = 0; i < OPTIMIZERS && i < MUON; i++)
         compare(kinds[i], rules[i]);
-}
-
-/* ----------------------------------------------------------------------------------------- muon */
-static void run(Kind kind, const char *pattern, double rate, double decay, Real *values);
-
-enum { MUON_WEIGHTS = 4, MUON_STEPS = 4 };
-
-/* Of PyTorch's Muon, with its AdamW for the bias; tests/data/muon.py writes the file. "query" and
- * "key" are joined, with the wide matrix's values in both; "cube" has the tall matrix's. */
-static void follow_muon(const char *prefix, MuonConfig config)
-{
-    static const char *const names[] = { "wide", "tall", "square", "bias" };
-    static const char *const parts[] = { "query", "key" };
-    TensorFile *file = test_vector_file("muon.safetensors");
-    Params *params = params_new(test_device(), 1);
-    Tensor *weights[MUON_WEIGHTS + 2];
-    const char *of[MUON_WEIGHTS + 2];
-    params_add_joined(params, "a", parts, 2, "weight", shape(3, 7), normal);
-    for (int i = 0; i < MUON_WEIGHTS; i++) {
-        Shape size;
-        test_entry(file, "start.", names[i], &size);
-        weights[i] = params_add(params, names[i], size, normal);
-        of[i] = names[i];
-    }
-    weights[4] = params_add(params, "cube", shape(9, 2, 2), normal), of[4] = "tall";
-    weights[5] = params_find(params, "a.key.weight"), of[5] = "wide";
-    config.rest.weight_decay = 0.25;
-    Optimizer *optimizer = optim_muon(params, config);
-    for (int i = 0; i < MUON_WEIGHTS + 2; i++)
-        tensor_write(weights[i], test_entry(file, "start.", of[i], NULL));
-    for (int t = 0; t < MUON_STEPS; t++) {
-        for (int i = 0; i < MUON_WEIGHTS + 2; i++)
-            contribute(weights[i],
-                       test_entry(file, "gradients.", of[i], NULL) + t * tensor_count(weights[i]));
-        optim_step(optimizer);
-        for (int i = 0; i < MUON_WEIGHTS + 2; i++) {
-            const int64_t count = tensor_count(weights[i]);
-            assert_close(test_values(weights[i]), test_entry(file, prefix, of[i], NULL) + t * count,
-                         count, VECTOR_TOLERANCE);
-        }
-    }
-    tensor_file_close(file);
-    optim_free(optimizer);
-    params_free(params);
-}
-
-TEST(muon_agrees_with_pytorch)
-{
-    MuonConfig config = optim_muon_config(0.02, 0.01);
-    config.weight_decay = 0.125;
-    follow_muon("original.", config);
-    config = optim_muon_config(0.02, 0.01);
-    config.momentum = 0.75;
-    config.nesterov = false;
-    config.iterations = 3;
-    config.scale = MUON_MATCH_RMS_ADAMW;
-    follow_muon("match_rms.", config);
-}
-
-/* The update of 32 rows and of 32 columns has singular values near 1: its products with itself are
- * near the unit matrix; those of the gradient, whose condition number is about 20, are not. */
-TEST(muon_orthogonalizes_the_update)
-{
-    enum { N = 32, K = 48 };
-    for (int tall = 0; tall < 2; tall++) {
-        Params *params = params_new(test_device(), 1);
-        Tensor *x = params_add(params, "x", tall ? shape(K, N) : shape(N, K), normal);
-        MuonConfig config = optim_muon_config(1, 1);
-        Optimizer *optimizer = optim_muon(params, config);
-        const Real *before = test_values(x);
-        contribute(x, test_normal(3, N * K));
-        optim_step(optimizer);
-        const Real *after = test_values(x);
-        const double scale = tall ? sqrt((double)K / N) : 1;
-        double trace = 0, square = 0;
-        for (int i = 0; i < N; i++)
-            for (int j = 0; j < N; j++) {
-                double sum = 0;
-                for (int k = 0; k < K; k++) {
-                    const int a = tall ? k * N + i : i * K + k, b = tall ? k * N + j : j * K + k;
-                    sum += (double)(before[a] - after[a]) * (double)(before[b] - after[b]);
-                }
-                sum /= scale * scale;
-                trace += i == j ? sum : 0;
-                square += sum * sum;
-            }
-        /* squares of the singular values: their mean and mean square */
-        ck_assert_msg(fabs(trace / N - 1) < 0.3, "%g", trace / N);
-        ck_assert_msg(square / N - trace * trace / N / N < 0.15, "%g", square / N);
-        optim_free(optimizer);
-        params_free(params);
-    }
-}
-
-/* rest_names decide; the learning rate of the rest stays in proportion. */
-TEST(muon_leaves_named_weights_to_adamw)
-{
-    static const char *const names[] = { "embedding.weight", "head.weight", "a.weight" };
-    Params *params[3];
-    Real *values[3][3];
-    for (int run = 0; run < 3; run++) {
-        params[run] = params_new(test_device(), 1);
-        for (int i = 0; i < 3; i++)
-            params_add(params[run], names[i], shape(4, 4), normal);
-        MuonConfig config = optim_muon_config(0.5, 0.25);
-        config.rest_names[0] = run == 1 ? NULL : config.rest_names[0];
-        Optimizer *optimizer = run == 2 ? optim_adamw(params[2], optim_adam_config(0.25))
-                                        : optim_muon(params[run], config);
-        for (int t = 1; t <= 3; t++) {
-            if (t == 3)
-                optim_set_learning_rate(optimizer, run == 2 ? 0.5 : 1);
-            for (int i = 0; i < 3; i++)
-                contribute(params_at(params[run], i), test_normal((uint64_t)t, 16));
-            optim_step(optimizer);
-        }
-        for (int i = 0; i < 3; i++)
-            values[run][i] = test_values(params_at(params[run], i));
-        optim_free(optimizer);
-    }
-    for (int i = 0; i < 2; i++) {
-        assert_identical(values[0][i], values[2][i], 16);
-        ck_assert_mem_ne(values[1][i], values[2][i], 16 * sizeof(Real));
-    }
-    assert_identical(values[0][2], values[1][2], 16);
-    ck_assert_mem_ne(values[0][2], values[2][2], 16 * sizeof(Real));
-    for (int run = 0; run < 3; run++)
-        params_free(params[run]);
-}
-
-/* A product's workspace may be refused in the middle of a step. */
-TEST(a_failed_step_of_muon_changes_nothing)
-{
-    static Real expected[COUNT], values[COUNT];
-    run(kinds[MUON], NULL, 0, 0, expected);
-    volatile int failures = 0;
-    for (volatile int n = 1; n < 100; n++) {
-        Pair pair = pair_new();
-        Optimizer *optimizer = make(kinds[MUON], pair.params);
-        for (volatile int t = 1; t <= STEPS; t++) {
-            const Real *gradients = test_normal((uint64_t)t, COUNT);
-            contribute(pair.first, gradients);
-            contribute(pair.second, gradients + FIRST);
-            test_expect_error();
-            device_fail_allocation(t == 2 ? n : 0);
-            if (!setjmp(test_error_jump))
-                optim_step(optimizer);
-            tapegrad_on_error(NULL, NULL);
-            if (t == 2 && device_fail_allocation(0)) {
-                assert_exhausted();
-                ck_assert_msg(strncmp(tapegrad_error(), "optim_step: ", 12) == 0, "%s",
-                              tapegrad_error());
-                ck_assert_int_eq(optim_steps(optimizer), 1);
-                optim_step(optimizer);
-                failures++;
-            } else if (t == 2) {
-                n = 100;
-            }
-        }
-        pair_read(pair, values);
-        assert_identical(values, expected, COUNT);
-        optim_free(optimizer);
-        params_free(pair.params);
-    }
-    /* The products of plain kernels and of the emulation have no workspace. */
-    ck_assert(failures > 0 || strcmp(device_name(test_device()), "cpu") != 0);
-}
-
-TEST(bad_configs_of_muon_raise)
-{
-    Params *params = params_new(test_device(), 1);
-    params_add(params, "head.weight", shape(3, 3), normal);
-    params_add(params, "bias", shape(3), normal);
-    const MuonConfig good = optim_muon_config(0.5, 0.5);
-    ck_assert(good.learning_rate == 0.5 && good.momentum == 0.95 && good.nesterov);
-    ck_assert(good.iterations == 5 && good.weight_decay == 0 && good.scale == MUON_ORIGINAL);
-    assert_raises("optim_muon: no weight is a matrix outside rest_names; use optim_adamw",
-                  optim_muon(params, good));
-    params_add(params, "weight", shape(3, 3), normal);
-    MuonConfig config = good;
-    config.learning_rate = 0;
-    assert_raises("optim_muon: learning_rate is 0, expected more than 0, and finite; to train the "
-                  "rest alone, freeze the matrices",
-                  optim_muon(params, config));
-    config.learning_rate = INFINITY;
-    assert_raises("optim_muon: learning_rate is inf, expected 0 or more, and finite",
-                  optim_muon(params, config));
-    config = good, config.iterations = 0;
-    assert_raises("optim_muon: iterations is 0, expected 1 or more", optim_muon(params, config));
-    config = good, config.momentum = 1;
-    assert_raises("optim_muon: momentum is 1, expected at least 0 and less than 1",
-                  optim_muon(params, config));
-    config = good, config.weight_decay = -1;
-    assert_raises("optim_muon: weight_decay is -1, expected 0 or more, and finite",
-                  optim_muon(params, config));
-    config = good, config.scale = (MuonScale)2;
-    assert_raises("optim_muon: the scale is 2, expected a MuonScale", optim_muon(params, config));
-    config = good, config.rest.learning_rate = -1;
-    assert_raises("optim_muon: rest.learning_rate is -1, expected 0 or more, and finite",
-                  optim_muon(params, config));
-    config = good, config.rest.weight_decay = NAN;
-    assert_raises("optim_muon: rest.weight_decay is nan, expected 0 or more, and finite",
-                  optim_muon(params, config));
-    config = good, config.rest.beta1 = 1;
-    assert_raises("optim_muon: beta1 is 1, expected at least 0 and less than 1",
-                  optim_muon(params, config));
-    config = good, config.rest.schedule = optim_cosine(1, 2, 0);
-    assert_raises(
-        "optim_muon: rest.schedule is set, expected the schedule of the MuonConfig, which "
-        "all weights follow",
-        optim_muon(params, config));
-    assert_raises("optim_muon: params is NULL", optim_muon(NULL, good));
-    params_free(params);
-}
-
-/* -------------------------------------------------------------------------------- schedule-free */
-
-/* With warm-up, against the algorithm in double: y in training, x in evaluation, and switching
- * between them, and a checkpoint of either, change no bit of later steps. */
-TEST(schedule_free_evaluates_the_average)
-{
-    char path[] = "/tmp/tapegrad-schedule-free-XXXXXX";
-    close(mkstemp(path));
-    Pair pair = pair_new(), switched = pair_new(), loaded = pair_new();
-    static double x[COUNT], z[COUNT], v[COUNT];
-    static Real values[COUNT], other[COUNT], expected[COUNT], y[COUNT];
-    AdamConfig config = optim_adam_config(0.0625);
-    config.weight_decay = 0.25;
-    config.schedule = optim_warm_up(5);
-    Optimizer *optimizer = optim_schedule_free_adamw(pair.params, config);
-    Optimizer *second = optim_schedule_free_adamw(switched.params, config);
-    Optimizer *third = optim_schedule_free_adamw(loaded.params, config);
-    pair_read(pair, values);
-    for (int i = 0; i < COUNT; i++)
-        x[i] = z[i] = (double)values[i];
-    double sum = 0;
-    ck_assert(optim_set_training(second, false));
-    assert_ok(optim_save(second, NULL, NULL, 0, path));
-    for (int t = 1; t <= STEPS; t++) {
-        assert_ok(optim_load(third, NULL, path));
-        optim_set_training(second, true);
-        optim_set_training(third, true);
-        pair_read(pair, y);
-        pair_read(switched, other);
-        assert_identical(other, y, COUNT);
-        const Real *gradients = test_normal((uint64_t)t, COUNT);
-        pair_step(pair, optimizer, gradients);
-        pair_step(switched, second, gradients);
-        pair_step(loaded, third, gradients);
-        const double lr = 0.0625 * fmin(1, t / 5.0);
-        sum += lr * lr;
-        for (int i = 0; i < COUNT; i++) {
-            const double g = (double)gradients[i], c = lr * lr / sum;
-            v[i] = 0.999 * v[i] + 0.001 * g * g;
-            z[i] -= lr * (g / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8) + 0.25 * (double)y[i]);
-            x[i] += c * (z[i] - x[i]);
-            expected[i] = (Real)x[i];
-        }
-        pair_read(pair, values);
-        pair_read(switched, other);
-        assert_identical(other, values, COUNT);
-        if (t % 2)
-            assert_ok(optim_save(second, NULL, NULL, 0, path));
-        ck_assert(optim_set_training(second, false));
-        ck_assert(!optim_set_training(second, false));
-        if (t % 2 == 0)
-            assert_ok(optim_save(second, NULL, NULL, 0, path));
-        optim_set_training(third, t % 3 == 0);
-        pair_read(switched, other);
-        assert_close(other, expected, COUNT, tolerance);
-        assert_ok(params_load(loaded.params, path)); /* x: the weights of a checkpoint */
-        pair_read(loaded, values);
-        assert_identical(values, other, COUNT);
-    }
-    contribute(switched.first, test_normal(1, COUNT));
-    assert_raises("optim_step: the weights are those of evaluation; call "
-                  "optim_set_training(optimizer, true) before the forward pass",
-                  optim_step(second));
-    assert_raises("optim_set_training: the optimizer is NULL", optim_set_training(NULL, true));
-    assert_raises("optim_warm_up: steps is -1, expected 0 or more", optim_warm_up(-1));
-    unlink(path);
-    optim_free(optimizer), optim_free(second), optim_free(third);
-    params_free(pair.params), params_free(switched.params), params_free(loaded.params);
 }
 
 /* ------------------------------------------------------------------------------ zero means zero */
@@ -524,7 +174,7 @@ TEST(a_written_zero_is_obeyed)
 
 TEST(with_eps_zero_a_weight_without_gradients_stays)
 {
-    for (OptimizerKind kind = ADAM; kind <= RADAM; kind++) {
+    for (TestOptimizer kind = ADAM; kind <= RADAM; kind++) {
         AdamConfig config = optim_adam_config(1);
         config.eps = 0;
         Params *params = params_new(test_device(), 1);
@@ -553,24 +203,11 @@ TEST(configs_come_with_their_defaults)
     ck_assert(adam.schedule.kind == SCHEDULE_CONSTANT);
 }
 
-/* Values after STEPS steps, with a group of these factors unless pattern is NULL. */
-static void run(Kind kind, const char *pattern, double rate, double decay, Real *values)
-{
-    Pair pair = pair_new();
-    Optimizer *optimizer = make(kind, pair.params);
-    if (pattern)
-        optim_set_group(optimizer, pattern, rate, decay);
-    for (int t = 1; t <= STEPS; t++)
-        pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
-    pair_read(pair, values);
-    optim_free(optimizer);
-    params_free(pair.params);
-}
-
 TEST(threads_change_nothing)
 {
     static Real one[COUNT], three[COUNT];
-    for (int i = 0; i < MUON; i++) { /* whose products depend on the number of threads */
+    for (int i = 0; i < OPTIMIZERS && i < MUON;
+         i++) { /* whose products depend on the number of threads */
         test_set_threads(1);
         run(kinds[i], NULL, 0, 0, one);
         test_set_threads(3);

@@ -160,7 +160,7 @@ TEST(replayed_steps_are_bitwise_the_steps)
 
 TEST(replayed_steps_of_other_optimizers_are_bitwise_the_steps)
 {
-    for (OptimizerKind kind = SCHEDULE_FREE; kind <= MUON; kind++) {
+    for (TestOptimizer kind = SCHEDULE_FREE; kind <= MUON; kind++) {
         Trainer trainers[] = { trainer_new(), trainer_new() };
         for (int i = 0; i < 2; i++) {
             AdamConfig config = optim_adam_config(0.01);

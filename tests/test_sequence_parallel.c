@@ -643,11 +643,11 @@ TEST(misuse_raises)
         TransformerConfig config;
         const char *sentence;
     } refused[] = {
-        { { .attention = ATTENTION_CAUSAL_SOFTMAX }, "3" },
-        { { .attention = ATTENTION_SOFTMAX }, "4" },
-        { { .attention = ATTENTION_LINEAR }, "2" },
-        { { .attention = ATTENTION_CAUSAL_LSH }, "5" },
-        { { .attention = ATTENTION_LSH }, "6" },
+        { { .attention = ATTENTION_CAUSAL_SOFTMAX }, "ATTENTION_CAUSAL_SOFTMAX" },
+        { { .attention = ATTENTION_SOFTMAX }, "ATTENTION_SOFTMAX" },
+        { { .attention = ATTENTION_LINEAR }, "ATTENTION_LINEAR" },
+        { { .attention = ATTENTION_CAUSAL_LSH }, "ATTENTION_CAUSAL_LSH" },
+        { { .attention = ATTENTION_LSH }, "ATTENTION_LSH" },
     };
     for (int i = 0; i < (int)(sizeof refused / sizeof *refused); i++) {
         char sentence[160];

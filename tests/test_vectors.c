@@ -183,7 +183,7 @@ static const struct {
     { "adamw.safetensors", "tests/test_optim.c" },
     { "radam.safetensors", "tests/test_optim.c" },
     { "radam_weight_decay.safetensors", "tests/test_optim.c" },
-    { "muon.safetensors", "tests/test_optim.c" },
+    { "muon.safetensors", "ext/muon/tests/test_muon.c" },
     { "log_mel.safetensors", "tests/test_speech.c" },
     { "pytorch_state.safetensors", "tests/test_from_pytorch.c" },
     { "pytorch_results.safetensors", "tests/test_from_pytorch.c" },

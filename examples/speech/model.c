@@ -31,17 +31,23 @@ bool model_is_lsh(const SpeechOptions *options)
 
 const char *model_kind(const SpeechOptions *options)
 {
-    static const char *const names[] = {
-        [ATTENTION_CAUSAL_LINEAR] = "causal linear attention",
-        [ATTENTION_LINEAR] = "linear attention",
-        [ATTENTION_CAUSAL_SOFTMAX] = "causal softmax attention",
-        [ATTENTION_SOFTMAX] = "softmax attention",
-        [ATTENTION_CAUSAL_LSH] = "causal LSH attention",
-        [ATTENTION_LSH] = "LSH attention",
+    static const struct {
+        AttentionKind kind;
+        const char *name;
+    } names[] = {
+        { ATTENTION_CAUSAL_LINEAR, "causal linear attention" },
+        { ATTENTION_LINEAR, "linear attention" },
+        { ATTENTION_CAUSAL_SOFTMAX, "causal softmax attention" },
+        { ATTENTION_SOFTMAX, "softmax attention" },
+        { ATTENTION_CAUSAL_LSH, "causal LSH attention" },
+        { ATTENTION_LSH, "LSH attention" },
     };
     if (is_lstm(options))
         return model_is_causal(options) ? "LSTM" : "bidirectional LSTM";
-    return names[attention_of(options)];
+    int i = 0;
+    while (names[i].kind != attention_of(options))
+        i++;
+    return names[i].name;
 }
 
 /* Pre-norm layers: without warm-up their gradients are well scaled from the first step on. */

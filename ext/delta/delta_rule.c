@@ -35,11 +35,10 @@
  * one as above.
  *
  * Saved for the backward pass: out, already on the tape, and u, M numbers per position. */
+#include "ext/delta/delta.h"
 #include "ext/delta/rows.h"
-#include "ops/kernels.h"
-#include "ops/shared/indices.h"
 
-void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
+static void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {
     const AttentionInputs *x = &s->x;
     const int64_t D = x->D, M = x->M;
@@ -137,8 +136,8 @@ static void delta_scan(const DeltaBackward *g, double dl, double *S, int64_t b, 
     }
 }
 
-void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
-                               const Real *u, const DeltaRule *s)
+static void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout,
+                                      const Real *dfinal_state, const Real *u, const DeltaRule *s)
 {
     const AttentionInputs *x = &s->x;
     const int64_t D = x->D, M = x->M, H = x->H, size = 2 * D * M + 2 * D;
@@ -161,6 +160,8 @@ void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout, const Real
     device_workspace_free(du);
     attention_workspace_free(memory);
 }
+
+const DeltaKernels delta_plain = { delta_rule_forward_plain, delta_rule_backward_plain };
 
 static const AttentionLabels delta_labels = ATTENTION_LABELS("op_delta_rule", "query", "key");
 
@@ -188,7 +189,7 @@ static void delta_rule_backward(Node *node)
     d.log_decay = tape_contribution(node, node->inputs[6]);
     const Gradient dstate = tape_contribution(node, state);
     d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
-    kernels_of(out)->delta_rule_backward(d, dout, dfinal_state, u->data, &rule);
+    delta_kernels(out)->backward(d, dout, dfinal_state, u->data, &rule);
     if (dstate.accumulate) /* now, since it may be the query's or value's gradient too */
         kernels_of(state)->column_sums(dstate, d.state, 1, tensor_count(state));
 }
@@ -217,7 +218,7 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
     Tensor *u = tape_tensor(tape, out->shape);
     Tensor *after = final_state ? tape_tensor(tape, states) : NULL;
     const DeltaRule rule = delta_rule_of(inputs);
-    kernels_of(out)->delta_rule_forward(out->data, u->data, after ? after->data : NULL, &rule);
+    delta_kernels(out)->forward(out->data, u->data, after ? after->data : NULL, &rule);
     Node node = { .name = delta_labels.name,
                   .backward = delta_rule_backward,
                   .outputs = { out, after },

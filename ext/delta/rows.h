@@ -1,8 +1,8 @@
 /* Rows and states of the delta rule's plain kernels, in the letters of delta_rule.c. */
-#ifndef TAPEGRAD_OPS_ATTENTION_DELTA_ROWS_H
-#define TAPEGRAD_OPS_ATTENTION_DELTA_ROWS_H
+#ifndef TAPEGRAD_DELTA_ROWS_H
+#define TAPEGRAD_DELTA_ROWS_H
 
-#include "ops/attention/linear_rows.h"
+#include "ext/delta/kernels.h"
 
 /* o [D] = T x, x [M]; T is stored transposed, [M, D]. */
 static inline void apply_transposed_state(Real *o, const double *T, const Real *x, int64_t D,

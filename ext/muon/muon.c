@@ -11,20 +11,21 @@
  * All other weights step as in AdamW: the table of groups holds which are matrices. A step first
  * computes X of every matrix, in v, which a matrix has no other use for, and then changes m and p:
  * products may exhaust memory, and a failed step must change nothing. */
-#include "ops/kernels.h"
-#include "optim/internal.h"
+#include "ext/muon/muon.h"
+
+#include "ext/muon/kernels.h"
 
 #include <stdlib.h>
 
 /* -------------------------------------------------------------------------------------- kernels */
-void muon_momentum_plain(Real *u, const Real *m, const Real *gradients, Real momentum,
-                         Real nesterov, int64_t n)
+static void muon_momentum_plain(Real *u, const Real *m, const Real *gradients, Real momentum,
+                                Real nesterov, int64_t n)
 {
     EACH(i, n)
         u[i] = muon_direction(m[i], gradients[i], momentum, nesterov);
 }
 
-void muon_normalize_plain(Real *x, const Clipping *squares, int64_t n)
+static void muon_normalize_plain(Real *x, const Clipping *squares, int64_t n)
 {
     double sum = 0;
     for (int k = 0; k < CLIP_PARTS; k++)
@@ -34,18 +35,18 @@ void muon_normalize_plain(Real *x, const Clipping *squares, int64_t n)
         x[i] *= factor;
 }
 
-void muon_polynomial_plain(Real *p, const Real *gram, Real scale, int64_t n)
+static void muon_polynomial_plain(Real *p, const Real *gram, Real scale, int64_t n)
 {
     EACH(i, n * n)
         p[i] = muon_coefficients(gram[i], p[i], i / n == i % n, scale);
 }
 
-void muon_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const StepScalars *scalars,
-                     int64_t n)
+static void muon_step_plain(Real *p, Real *m, Real *v, const Real *gradients,
+                            const StepScalars *scalars, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
-        if (!s.is_matrix) {
+        if (s.own != MUON_MATRIX) {
             adam_run(p, m, v, gradients, &run);
             continue;
         }
@@ -57,6 +58,9 @@ void muon_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
     }
 }
 
+const MuonKernels muon_plain = { muon_momentum_plain, muon_normalize_plain, muon_polynomial_plain,
+                                 muon_step_plain };
+
 /* ------------------------------------------------------------------------------------- matrices */
 typedef struct MuonMatrix {
     const Tensor *weight;
@@ -64,16 +68,16 @@ typedef struct MuonMatrix {
     Real scale;
 } MuonMatrix;
 
-struct Muon {
-    double rest_rate,
-        rest_decay; /* of AdamW: its learning rate / that of the matrices; its decay */
-    Real nesterov;  /* the weight of m in u */
+/* The optimizer's own; its states are m and v. */
+typedef struct Muon {
+    double rest_rate, rest_decay; /* AdamW's: its learning rate / that of the matrices; its decay */
+    Real nesterov;                /* the weight of m in u */
     int iterations, count;
+    MuonMatrix *matrices;
     Block *scratch;
     Clipping *squares;            /* in scratch, as are */
     Real *other, *gram, *squared; /* the next X, A and A^2 of the largest matrix */
-    MuonMatrix matrices[];
-};
+} Muon;
 
 /* out [n, m] = a [n, k] b [k, m], or with transposed a or b. */
 static void multiply(const Optimizer *o, Real *out, const Real *a, const Real *b, Product size)
@@ -86,20 +90,20 @@ static void multiply(const Optimizer *o, Real *out, const Real *a, const Real *b
 /* x = scale times the orthogonalized x. */
 static void newton_schulz(const Optimizer *o, const MuonMatrix *matrix, Real *x)
 {
-    const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
-    const Muon *muon = o->muon;
+    const MuonKernels *kernels = muon_kernels(o->device);
+    const Muon *muon = o->own;
     const int64_t r = matrix->rows, c = matrix->columns, count = r * c;
     const bool tall = r > c;
     const int64_t n = tall ? c : r, k = tall ? r : c;
     const Product square = { n, n, n, false, false, 1, 0, 0, 0 };
     Real *now = x, *next = muon->other;
-    kernels->sum_squares(muon->squares, x, count);
-    kernels->muon_normalize(x, muon->squares, count);
+    kernels_on(o->device, TENSOR_REAL)->sum_squares(muon->squares, x, count);
+    kernels->normalize(x, muon->squares, count);
     for (int i = 1; i <= muon->iterations; i++) {
         const Real scale = i == muon->iterations ? matrix->scale : 1;
         multiply(o, muon->gram, now, now, (Product){ n, k, n, tall, !tall, 1, 0, 0, 0 });
         multiply(o, muon->squared, muon->gram, muon->gram, square);
-        kernels->muon_polynomial(muon->squared, muon->gram, scale, n);
+        kernels->polynomial(muon->squared, muon->gram, scale, n);
         if (tall)
             multiply(o, next, now, muon->squared, (Product){ r, n, n, false, false, 1, 0, 0, 0 });
         else
@@ -114,37 +118,41 @@ static void newton_schulz(const Optimizer *o, const MuonMatrix *matrix, Real *x)
 
 static void muon_prepare(const Optimizer *o, const Real *gradients)
 {
-    const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
-    error_enter(NULL, "optim_step");
-    for (int i = 0; i < o->muon->count; i++) {
-        const MuonMatrix *matrix = &o->muon->matrices[i];
+    const MuonKernels *kernels = muon_kernels(o->device);
+    const Muon *muon = o->own;
+    error_name("optim_step");
+    for (int i = 0; i < muon->count; i++) {
+        const MuonMatrix *matrix = &muon->matrices[i];
         const int64_t start = matrix->offset - o->range.first;
         if (!matrix->weight->requires_grad || start < 0 || start >= o->range.count)
             continue;
-        Real *x = o->v + start;
-        kernels->muon_momentum(x, o->m + start, gradients + start, o->momentum, o->muon->nesterov,
-                               matrix->rows * matrix->columns);
+        const Real *m = o->states[0] + start;
+        Real *x = o->states[1] + start;
+        kernels->momentum(x, m, gradients + start, o->momentum, muon->nesterov,
+                          matrix->rows * matrix->columns);
         newton_schulz(o, matrix, x);
     }
 }
 
 static void muon_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    kernels_on(o->device, TENSOR_REAL)
-        ->muon_step(p, o->m, o->v, gradients, o->current, o->range.count);
+    muon_kernels(o->device)->step(p, o->states[0], o->states[1], gradients, o->scalars,
+                                  o->range.count);
 }
 
-static StepScalars muon_scalars(const Optimizer *o, double learning_rate, double weight_decay)
+/* The rest follows the matrices' learning rate in proportion. */
+static StepScalars muon_scalars(const Optimizer *o, int role, double learning_rate,
+                                double decay_factor)
 {
+    const Muon *muon = o->own;
+    if (role != MUON_MATRIX)
+        return adamw_scalars_of(o, learning_rate * muon->rest_rate,
+                                muon->rest_decay * decay_factor);
+    const double weight_decay = o->weight_decay * decay_factor;
     return (StepScalars){ .learning_rate = (Real)learning_rate,
                           .keep = (Real)(1 - learning_rate * weight_decay),
                           .momentum = o->momentum,
-                          .is_matrix = true };
-}
-
-StepScalars muon_rest_scalars(const Optimizer *o, double learning_rate, double decay_factor)
-{
-    return adamw_scalars(o, learning_rate * o->muon->rest_rate, o->muon->rest_decay * decay_factor);
+                          .own = MUON_MATRIX };
 }
 
 /* ------------------------------------------------------------------------------------- creation */
@@ -217,51 +225,55 @@ static bool allocate_scratch(const Optimizer *o, Muon *muon)
     return true;
 }
 
-/* Of all weights that the config makes matrices; NULL when memory is exhausted. */
-static Muon *muon_new(const Optimizer *o, const MuonConfig *config)
+/* Makes matrices of the weights as the config says; false when memory is exhausted. */
+static bool add_matrices(Optimizer *o, const MuonConfig *config)
 {
+    Muon *muon = o->own;
     const int weights = params_count(o->params);
-    Muon *muon = memory_allocate(sizeof *muon + (size_t)weights * sizeof(MuonMatrix));
-    if (!muon)
-        return NULL;
-    *muon = (Muon){ .rest_rate = config->rest.learning_rate / config->learning_rate,
-                    .rest_decay = config->rest.weight_decay,
-                    .nesterov = config->nesterov ? (Real)config->momentum : 1,
-                    .iterations = config->iterations };
-    for (int i = 0; i < weights; i++)
-        if (is_matrix(config, params_at(o->params, i)))
-            muon->matrices[muon->count++] = matrix_of(o, config, params_at(o->params, i));
-    if (allocate_scratch(o, muon))
-        return muon;
-    free(muon);
-    return NULL;
+    muon->matrices = memory_allocate((size_t)weights * sizeof(MuonMatrix));
+    if (!muon->matrices)
+        return false;
+    for (int i = 0; i < weights; i++) {
+        const Tensor *weight = params_at(o->params, i);
+        if (!is_matrix(config, weight))
+            continue;
+        muon->matrices[muon->count++] = matrix_of(o, config, weight);
+        if (!groups_set_role(o, weight, MUON_MATRIX))
+            return false;
+    }
+    return allocate_scratch(o, muon);
 }
 
-void muon_free(const Optimizer *optimizer)
+static void muon_free(Optimizer *o)
 {
-    if (optimizer->muon)
-        device_free(optimizer->device, optimizer->muon->scratch);
-    free(optimizer->muon);
+    Muon *muon = o->own;
+    device_free(o->device, muon->scratch);
+    free(muon->matrices);
 }
 
 Optimizer *optim_muon(Params *params, MuonConfig config)
 {
+    static const OptimizerKind kind = { "muon",
+                                        .states = { ADAM_STATES },
+                                        .own_bytes = sizeof(Muon),
+                                        .prepare = muon_prepare,
+                                        .scalars = muon_scalars,
+                                        .update = muon_update,
+                                        .free = muon_free };
     check_config(params, &config);
-    Optimizer template = optim_adam_template("optim_muon", params, config.rest);
-    template.scalars = muon_scalars;
-    template.prepare = muon_prepare;
-    template.update = muon_update;
-    template.learning_rate = config.learning_rate;
-    template.weight_decay = config.weight_decay;
-    template.momentum = (Real)config.momentum;
-    template.schedule = config.schedule;
-    Optimizer *o = optim_new("optim_muon", template);
-    o->muon = muon_new(o, &config);
-    bool ok = o->muon && groups_new(o);
-    for (int i = 0; ok && i < o->muon->count; i++)
-        groups_set_matrix(o, o->muon->matrices[i].weight);
-    if (ok)
+    Optimizer from = optim_adam_template("optim_muon", &kind, params, config.rest);
+    from.learning_rate = config.learning_rate;
+    from.weight_decay = config.weight_decay;
+    from.momentum = (Real)config.momentum;
+    from.schedule = config.schedule;
+    Optimizer *o = optim_new("optim_muon", from);
+    *(Muon *)o->own = (Muon){ .rest_rate = config.rest.learning_rate / config.learning_rate,
+                              .rest_decay = config.rest.weight_decay,
+                              .nesterov = config.nesterov ? o->momentum : 1,
+                              .iterations = config.iterations };
+    if (add_matrices(o, &config))
         return o;
+    Device *device = o->device;
     optim_free(o);
-    error_raise("optim_muon: %s", device_exhausted(params->device, sizeof(Muon)).text);
+    error_raise("optim_muon: %s", device_exhausted(device, sizeof(Muon)).text);
 }

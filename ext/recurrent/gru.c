@@ -13,10 +13,9 @@
  *   dh_t-1 = dh z + W_hh^T [dr, dz, dm]
  * The gradient of W_ih x_t is [dr, dz, da_n], that of W_hh h_t-1 is [dr, dz, dm]; recurrence.c has
  * the gradients of x, weights and biases. Saved: r, z, n and m. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/recurrent/kernels.h"
 
-void gru_forward_plain(Recurrence r)
+static void gru_forward_plain(Recurrence r)
 {
     const int64_t H = r.H;
     EACH_ROW(b, r.B, r.N * 3 * H * H) {
@@ -40,7 +39,7 @@ void gru_forward_plain(Recurrence r)
     }
 }
 
-void gru_backward_plain(Recurrence r)
+static void gru_backward_plain(Recurrence r)
 {
     const int64_t H = r.H;
     EACH_ROW(b, r.B, r.N * 3 * H * H) {
@@ -76,10 +75,13 @@ void gru_hidden_gates_plain(Recurrence r)
     }
 }
 
+const CellKernels gru_plain = { gru_forward_plain, gru_backward_plain, gru_hidden_gates_plain,
+                                previous_hidden_plain };
+
 Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions options,
                Tensor **final_hidden)
 {
-    static const RecurrentKind gru = { RECURRENT_LABELS("op_gru"), 3, false };
+    static const RecurrentKind gru = { RECURRENT_LABELS("op_gru"), 3, false, gru_kernels };
     return recurrent(
         tape, &gru,
         (RecurrentInputs){ x, weights, options.lengths, options.hidden, NULL, options.reverse },

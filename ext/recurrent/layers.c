@@ -1,5 +1,6 @@
 /* Recurrent layers, stacked and in both directions. */
-#include "nn/internal.h"
+#include "ext/recurrent/recurrent.h"
+#include "extend.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -16,10 +16,9 @@
  *   dh_t-1 = W_hh^T [di, df, dg, do]
  * From the last step to the first: dh of a sequence begins as the gradient of its final state.
  * recurrence.c has the gradients of x, weights and biases. Saved: the gates and c. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/recurrent/kernels.h"
 
-void lstm_forward_plain(Recurrence r)
+static void lstm_forward_plain(Recurrence r)
 {
     const int64_t H = r.H;
     EACH_ROW(b, r.B, r.N * 4 * H * H) {
@@ -41,7 +40,7 @@ void lstm_forward_plain(Recurrence r)
     }
 }
 
-void lstm_backward_plain(Recurrence r)
+static void lstm_backward_plain(Recurrence r)
 {
     const int64_t H = r.H;
     EACH_ROW(b, r.B, r.N * 4 * H * H) {
@@ -70,10 +69,13 @@ void lstm_backward_plain(Recurrence r)
     }
 }
 
+const CellKernels lstm_plain = { lstm_forward_plain, lstm_backward_plain, NULL,
+                                 previous_hidden_plain };
+
 Tensor *op_lstm(Tape *tape, Tensor *x, RecurrentWeights weights, LstmOptions options,
                 Tensor **final_hidden, Tensor **final_cell)
 {
-    static const RecurrentKind lstm = { RECURRENT_LABELS("op_lstm"), 4, true };
+    static const RecurrentKind lstm = { RECURRENT_LABELS("op_lstm"), 4, true, lstm_kernels };
     return recurrent(tape, &lstm,
                      (RecurrentInputs){ x, weights, options.lengths, options.hidden, options.cell,
                                         options.reverse },

@@ -5,9 +5,7 @@
  *   dx_t <- W_ih^T da_t    dW_ih <- sum_t da_t x_t^T      db_ih <- sum_t da_t
  *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
-#include "ops/kernels.h"
-#include "ops/shared/indices.h"
-#include "ops/products/product.h"
+#include "ext/recurrent/kernels.h"
 
 typedef struct RecurrentAttributes {
     const RecurrentKind *kind;
@@ -72,6 +70,11 @@ static Tensor *copy_or_zero(Tensor *to, const Real *from)
     return to;
 }
 
+static const CellKernels *kernels_of_cell(const RecurrentKind *kind, const Tensor *out)
+{
+    return KERNELS_FOR(kind->kernels, out->device, TENSOR_REAL);
+}
+
 /* ------------------------------------------------------------------------------------- backward */
 
 /* The gradient of input, or NULL, <- values */
@@ -85,10 +88,12 @@ static void contribute_values(Node *node, Tensor *input, const Tensor *values)
 /* dx, dW_ih, db_ih, db_hh, dW_hh from da, the gates' gradients; previous: h_t-1 of all positions */
 static void contribute_all_positions(Node *node, const Recurrence *r, const Tensor *previous)
 {
-    const RecurrentInputs *in = &((const RecurrentAttributes *)node->attributes)->in;
+    const RecurrentAttributes *attributes = node->attributes;
+    const RecurrentInputs *in = &attributes->in;
     const Tensor *gates = node->saved[0];
     const Kernels *kernels = kernels_of(gates);
-    const Operand da = operand_of(gates); /* du after gru_hidden_gates, in the same memory */
+    const CellKernels *cell = kernels_of_cell(attributes->kind, gates);
+    const Operand da = operand_of(gates); /* du after hidden_gates, in the same memory */
     const int64_t R = r->B * r->N, C = r->G * r->H, I = shape_columns(in->x->shape);
     Tensor *sums = tape_tensor(node->tape, shape(C));
     const Gradient all = { sums->data, false };
@@ -98,8 +103,8 @@ static void contribute_all_positions(Node *node, const Recurrence *r, const Tens
                        (Product){ .n = C, .k = R, .m = I, .transpose_a = true, .count = 1 });
     kernels->column_sums(all, gates->data, R, C);
     contribute_values(node, in->weights.bias_ih, sums);
-    if (r->G == 3) {
-        kernels->gru_hidden_gates(*r);
+    if (cell->hidden_gates) {
+        cell->hidden_gates(*r);
         kernels->column_sums(all, gates->data, R, C);
     }
     contribute_values(node, in->weights.bias_hh, sums);
@@ -112,23 +117,23 @@ static void recurrent_backward(Node *node)
 {
     const RecurrentAttributes *attributes = node->attributes;
     const RecurrentInputs *in = &attributes->in;
-    const bool lstm = attributes->kind->has_cell;
+    const bool has_cell = attributes->kind->has_cell;
     const Tensor *out = node->outputs[0];
-    const Kernels *kernels = kernels_of(out);
+    const CellKernels *kernels = kernels_of_cell(attributes->kind, out);
     Tape *tape = node->tape;
     Recurrence r = attributes->r;
     Tensor *previous = tape_tensor(tape, out->shape);
     Tensor *dhidden = copy_or_zero(tape_tensor(tape, shape(r.B, r.H)), tape_upstream(node, 1));
     Tensor *dcell = NULL;
-    if (lstm)
+    if (has_cell)
         dcell = copy_or_zero(tape_tensor(tape, shape(r.B, r.H)), tape_upstream(node, 2));
     kernels->previous_hidden(previous->data, data_or_null(in->hidden), r);
     r.dout = tape_upstream(node, 0);
     r.dhidden = dhidden->data;
-    r.dcell = lstm ? dcell->data : NULL;
+    r.dcell = has_cell ? dcell->data : NULL;
     r.previous = previous->data;
     r.initial_cell = data_or_null(in->cell);
-    (lstm ? kernels->lstm_backward : kernels->gru_backward)(r);
+    kernels->backward(r);
     contribute_all_positions(node, &r, previous);
     contribute_values(node, in->hidden, dhidden);
     contribute_values(node, in->cell, dcell);
@@ -208,8 +213,7 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
     product(tape, kind->labels.operation, result_in(gates), operand_of(in.x),
             operand_of(in.weights.weight_ih),
             (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
-    const Kernels *kernels = kernels_of(out);
-    (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(r);
+    kernels_of_cell(kind, out)->forward(r);
     tape_record(tape, (Node){ kind->labels.operation, recurrent_backward,
                               .inputs = { in.x, in.weights.weight_ih, in.weights.weight_hh,
                                           in.weights.bias_ih, in.weights.bias_hh, in.lengths,

@@ -5,12 +5,14 @@
  *   c = lr^2 / sum of the lr^2 so far        x = x + c (z - x)
  * x averages the z, in place of a schedule that lowers the learning rate. Training uses y, and
  * evaluation x: optim_set_training exchanges them, exactly, since x and z are both stored. */
-#include "ops/kernels.h"
-#include "ops/shared/math.h"
-#include "optim/internal.h"
+#include "ext/schedule_free/schedule_free.h"
 
-void schedule_free_step_plain(Real *p, Real *x, Real *z, Real *v, const Real *gradients,
-                              const StepScalars *scalars, int64_t n)
+#include "ext/schedule_free/kernels.h"
+
+#include <stddef.h>
+
+static void schedule_free_step_plain(Real *p, Real *x, Real *z, Real *v, const Real *gradients,
+                                     const StepScalars *scalars, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
@@ -20,75 +22,114 @@ void schedule_free_step_plain(Real *p, Real *x, Real *z, Real *v, const Real *gr
             v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
             const Real sqrt_v_hat = s.v_scale * real_sqrt(v[i]);
             z[i] -= s.learning_rate * (g / (sqrt_v_hat + s.eps) + s.weight_decay * p[i]);
-            x[i] += s.average * (z[i] - x[i]);
+            x[i] += s.own * (z[i] - x[i]);
             p[i] = schedule_free_point(x[i], z[i], s.beta1);
         }
     }
 }
 
-void schedule_free_weights_plain(Real *p, const Real *x, const Real *z, Real beta1, int64_t n)
+static void schedule_free_weights_plain(Real *p, const Real *x, const Real *z, Real beta1,
+                                        int64_t n)
 {
     EACH(i, n)
         p[i] = schedule_free_point(x[i], z[i], beta1);
 }
 
-static void schedule_free_update(const Optimizer *o, Real *p, const Real *gradients)
-{
-    kernels_on(o->device, TENSOR_REAL)
-        ->schedule_free_step(p, o->average, o->m, o->v, gradients, o->current, o->range.count);
-}
+const ScheduleFreeKernels schedule_free_plain = { schedule_free_step_plain,
+                                                  schedule_free_weights_plain };
 
-static StepScalars schedule_free_scalars(const Optimizer *o, double learning_rate,
-                                         double weight_decay)
-{
-    StepScalars scalars = adamw_scalars(o, learning_rate, 0);
-    scalars.weight_decay = (Real)weight_decay;
-    scalars.average = o->average_weight;
-    return scalars;
-}
+/* The states. A file has x as the weights, and z as m, Adam's first state. */
+enum { Z, V, X };
 
-void schedule_free_start(const Optimizer *o)
+typedef struct ScheduleFree {
+    bool evaluating;   /* the weights are x, not y */
+    double square_sum; /* of the learning rates so far */
+    double c;          /* of this step */
+} ScheduleFree;
+
+static void schedule_free_start(const Optimizer *o)
 {
     const Real *p = params_flat_values(o->params)->data + o->range.first;
     const size_t bytes = (size_t)o->range.count * sizeof(Real);
-    device_copy(o->device, o->average, p, bytes);
-    device_copy(o->device, o->m, p, bytes);
+    device_copy(o->device, o->states[X], p, bytes);
+    device_copy(o->device, o->states[Z], p, bytes);
 }
 
-void schedule_free_begin(Optimizer *o, double learning_rate)
+static void schedule_free_begin(Optimizer *o, double learning_rate)
 {
-    if (o->steps == 0)
-        schedule_free_start(o);
+    ScheduleFree *own = o->own;
     const double square = learning_rate * learning_rate;
-    o->square_sum += square;
-    o->average_weight = o->square_sum > 0 ? (Real)(square / o->square_sum) : 0;
+    own->square_sum += square;
+    own->c = own->square_sum > 0 ? square / own->square_sum : 0;
 }
 
-void schedule_free_set_weights(const Optimizer *o)
+static StepScalars schedule_free_scalars(const Optimizer *o, int role, double learning_rate,
+                                         double decay_factor)
 {
-    const Shards *shards = o->params->shards;
-    Real *values = params_flat_values(o->params)->data, *p = values + o->range.first;
-    const int64_t n = o->range.count;
-    if (o->evaluating)
-        device_copy(o->device, p, o->average, (size_t)n * sizeof(Real));
+    const ScheduleFree *own = o->own;
+    StepScalars scalars = adamw_scalars(o, role, learning_rate, 0);
+    scalars.weight_decay = (Real)(o->weight_decay * decay_factor);
+    scalars.own = (Real)own->c;
+    return scalars;
+}
+
+static void schedule_free_prepare(const Optimizer *o, const Real *gradients)
+{
+    const ScheduleFree *own = o->own;
+    (void)gradients;
+    if (own->evaluating)
+        error_raise("optim_step: the weights are those of evaluation; call "
+                    "optim_set_training(optimizer, true) before the forward pass");
+}
+
+static void schedule_free_update(const Optimizer *o, Real *p, const Real *gradients)
+{
+    schedule_free_kernels(o->device)->step(p, o->states[X], o->states[Z], o->states[V], gradients,
+                                           o->scalars, o->range.count);
+}
+
+static void schedule_free_set_weights(const Optimizer *o, Real *p)
+{
+    const ScheduleFree *own = o->own;
+    const Real *x = o->states[X], *z = o->states[Z];
+    if (own->evaluating)
+        device_copy(o->device, p, x, (size_t)o->range.count * sizeof(Real));
     else
-        kernels_on(o->device, TENSOR_REAL)->schedule_free_weights(p, o->average, o->m, o->beta1, n);
-    if (shards)
-        shards->gather(o->params, values);
-    params_written(o->params);
+        schedule_free_kernels(o->device)->weights(p, x, z, o->beta1, o->range.count);
+}
+
+static bool schedule_free_set_training(Optimizer *o, bool on)
+{
+    ScheduleFree *own = o->own;
+    const bool before = !own->evaluating;
+    own->evaluating = !on;
+    if (on != before && o->steps > 0)
+        optim_set_weights(o);
+    return before;
 }
 
 Optimizer *optim_schedule_free_adamw(Params *params, AdamConfig config)
 {
     static const char function[] = "optim_schedule_free_adamw";
-    Optimizer template = optim_adam_template(function, params, config);
-    const Schedule *schedule = &template.schedule;
+    static const OptimizerKind kind = {
+        "schedule_free_adamw",
+        .states = { [Z] = STATE_PREFIX "m.", [V] = STATE_PREFIX "v.", [X] = "" },
+        .own_bytes = sizeof(ScheduleFree),
+        .numbers = { { "tapegrad.square_sum", offsetof(ScheduleFree, square_sum) } },
+        .start = schedule_free_start,
+        .begin = schedule_free_begin,
+        .scalars = schedule_free_scalars,
+        .prepare = schedule_free_prepare,
+        .update = schedule_free_update,
+        .set_training = schedule_free_set_training,
+        .set_weights = schedule_free_set_weights,
+    };
+    Optimizer from = optim_adam_template(function, &kind, params, config);
+    const Schedule *schedule = &from.schedule;
     if (schedule->kind && (schedule->kind != SCHEDULE_COSINE || schedule->last != 1))
         error_raise("%s: the schedule is of kind %d, expected optim_constant or optim_warm_up: the "
                     "average is in place of others",
                     function, (int)schedule->kind);
-    template.scalars = schedule_free_scalars;
-    template.update = schedule_free_update;
-    template.state_count = 3;
-    return optim_new(function, template);
+    from.state_count = 3;
+    return optim_new(function, from);
 }

@@ -88,7 +88,10 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
     }
     const AttentionOptions options = { .key_lengths = form.lengths,
                                        .positions = positions_of(tape, state, form.x) };
-    Tensor *out = nn_transformer_forward_cached(tape, &state->transformer, form.x, options, caches);
+    AttentionContext contexts[NN_MAX_LAYERS];
+    for (int64_t i = 0; i < state->transformer.layers; i++)
+        contexts[i] = cache_context(options, &caches[i]);
+    Tensor *out = nn_transformer_forward_in(tape, &state->transformer, form.x, contexts);
     if (after)
         device_copy(state->device, state->data.data, after->data, tensor_bytes(after));
     tape_scratch_free(tape, after);

@@ -10,19 +10,13 @@
 /* ---------------------------------------------------------------------------------------- sizes */
 static void check_attention(const Transformer *transformer)
 {
-    static const char *const names[ATTENTION_DELTA_RULE + 1] = {
-        [ATTENTION_LINEAR] = "ATTENTION_LINEAR",
-        [ATTENTION_SOFTMAX] = "ATTENTION_SOFTMAX",
-        [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH",
-        [ATTENTION_LSH] = "ATTENTION_LSH",
-    };
     for (int64_t i = 0; i < transformer->layers; i++) {
         const Attention *attention = &transformer->layer[i].attention;
-        if (names[attention->kind])
+        if (!attention->kind->is_causal)
             error_raise("nn_transformer_state: the transformer's attention is %s, expected "
                         "ATTENTION_CAUSAL_LINEAR, ATTENTION_CAUSAL_SOFTMAX or ATTENTION_DELTA_RULE",
-                        names[attention->kind]);
-        if (attention->kind == ATTENTION_CAUSAL_SOFTMAX && attention->decay_constant)
+                        attention->kind->name);
+        if (!attention->kind->state_shape && attention->decay_constant)
             error_raise("nn_transformer_state: layer %lld is softmax attention with a decay, which "
                         "has no KV cache",
                         (long long)i);
@@ -34,7 +28,8 @@ static void check_attention(const Transformer *transformer)
 static bool has_engine(const Kernels *kernels, const Transformer *transformer)
 {
     const AttentionKind kind = transformer->layer[0].attention.kind;
-    bool alike = kernels->transformer_step && kind != ATTENTION_DELTA_RULE;
+    bool alike = kernels->transformer_step &&
+                 (kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_CAUSAL_SOFTMAX);
     for (int64_t i = 0; i < transformer->layers; i++) {
         const Attention *a = &transformer->layer[i].attention;
         alike = alike && a->kind == kind && !a->unnormalized &&
@@ -70,14 +65,6 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
                                                   : "bf16 is");
 }
 
-static int64_t feature_count(const Attention *attention)
-{
-    const int64_t D = attention->head_dim;
-    if (attention->features == FEATURES_POLYNOMIAL)
-        return 1 + D + D * (D + 1) / 2;
-    return attention->projection ? attention->projection->shape.size[0] : D;
-}
-
 static int64_t aligned(int64_t count)
 {
     enum { LINE = 32 }; /* bf16 elements per cache line */
@@ -96,16 +83,14 @@ static LayerState describe_layer(Device *device, const Attention *attention,
     const int64_t B = config.sequences, H = attention->heads, D = attention->head_dim;
     const Tensor *taps = attention->convolution.weight; /* [3 H D, taps] */
     LayerState layer = { .sums = { 0 } };
-    if (attention->kind == ATTENTION_CAUSAL_SOFTMAX) {
+    if (!attention->kind->state_shape) {
         const bool bf16 = config.precision == PRECISION_BF16; /* sums over positions stay Real */
         layer.keys = state_tensor(device, bf16 ? TENSOR_BF16 : TENSOR_REAL,
                                   shape(B, H, config.max_length, D));
         layer.values = layer.keys;
         return layer;
     }
-    const bool normalized = attention->kind == ATTENTION_CAUSAL_LINEAR && !attention->unnormalized;
-    layer.sums = state_tensor(device, TENSOR_REAL,
-                              shape(B, H, feature_count(attention), normalized ? D + 1 : D));
+    layer.sums = state_tensor(device, TENSOR_REAL, attention->kind->state_shape(attention, B));
     if (taps)
         layer.convolution = state_tensor(device, TENSOR_REAL,
                                          shape(B, taps->shape.size[1] - 1, taps->shape.size[0]));
@@ -143,7 +128,7 @@ static TransformerState describe(Device *device, const Transformer *transformer,
         .B = config.sequences,
         .H = H,
         .D = D,
-        .F = feature_count(attention),
+        .F = nn_feature_count(attention),
         .width = H * D,
         .inner = transformer->layer[0].ff1.weight->shape.size[0],
         .max_length = config.max_length,

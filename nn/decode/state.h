@@ -5,6 +5,24 @@
 
 #include "nn/internal.h"
 
+/* A layer's recurrent state, or its KV cache of softmax attention. A tensor that the layer does not
+ * have has no device. */
+typedef struct LayerState {
+    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1]; unnormalized S, [B, H, F, D]; the
+                          * delta rule: S, [B, H, D, D] */
+    Tensor convolution;  /* [B, taps - 1, 3 H D]: the inputs of the positions before */
+    Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
+} LayerState;
+
+/* How attention continues from a state. */
+typedef struct AttentionCache {
+    const LayerState *state;              /* recurrent: read; softmax: appended to */
+    Real *sums_after, *convolution_after; /* output: the recurrent state after these positions */
+    const int32_t *counts;                /* softmax, on the host: positions before these, [B] */
+    Tensor *lengths; /* softmax: int32 [B H], of each head's keys with one position more: attend to
+                      * the cache; NULL: to x alone */
+} AttentionCache;
+
 struct TransformerState {
     Device *device;
     Transformer transformer;
@@ -55,5 +73,8 @@ typedef struct ParallelForm {
     int32_t *counts;        /* [B]: positions per sequence after x; overwritten */
 } ParallelForm;
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form);
+
+/* The context of a layer's positions that continue from its cache. */
+AttentionContext cache_context(AttentionOptions options, const AttentionCache *cache);
 
 #endif

@@ -49,20 +49,12 @@ const Kernels cpu_kernels = {
     .average_pool = average_pool_cpu,
     .pool_backward = pool_backward_cpu,
     /* losses */
-    /* recurrent */
-    .lstm_forward = lstm_forward_cpu,
-    .lstm_backward = lstm_backward_cpu,
-    .gru_forward = gru_forward_cpu,
-    .gru_backward = gru_backward_cpu,
     /* sampling */
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
     .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
     .linear_attention_forward = linear_attention_forward_cpu,
     .linear_attention_backward = linear_attention_backward_cpu,
-    /* attention: delta rule */
-    .delta_rule_forward = delta_rule_forward_cpu,
-    .delta_rule_backward = delta_rule_backward_cpu,
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_cpu,
     .softmax_attention_backward = softmax_attention_backward_cpu,
@@ -136,7 +128,6 @@ const Kernels cpu_bf16_kernels = {
     .mean_squared_error_backward = mean_squared_error_backward_bf16,
     .logistic_mixture_forward = logistic_mixture_forward_bf16,
     .logistic_mixture_backward = logistic_mixture_backward_bf16,
-    /* recurrent */
     /* sampling */
     .sample = sample_bf16,
     .sample_logistic_mixture = sample_logistic_mixture_bf16,
@@ -145,9 +136,6 @@ const Kernels cpu_bf16_kernels = {
     .causal_linear_attention_backward = causal_linear_attention_backward_bf16,
     .linear_attention_forward = linear_attention_forward_bf16,
     .linear_attention_backward = linear_attention_backward_bf16,
-    /* attention: delta rule */
-    .delta_rule_forward = delta_rule_forward_bf16,
-    .delta_rule_backward = delta_rule_backward_bf16,
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,

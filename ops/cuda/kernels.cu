@@ -2,12 +2,6 @@
 #include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
-/* A launcher's kernel of one dtype, which is the launcher's first argument. */
-template <auto launcher, TensorType type, typename... P> static void call(P... arguments)
-{
-    launcher(type, arguments...);
-}
-
 /* The decode step on CUDA reads the weights as they are. */
 #define step_weights_cuda NULL
 

@@ -6,6 +6,7 @@
  * meanwhile. */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
+#include "tensor/internal.h"
 
 typedef struct Store {
     Tape *tape;

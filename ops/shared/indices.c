@@ -1,4 +1,5 @@
 #include "ops/shared/indices.h"
+#include "tensor/internal.h"
 
 void read_chunk(ChunkedRead *read, int64_t i)
 {

@@ -7,7 +7,7 @@
 
 #include "ops/ops.h"
 #include "ops/shared/math.h"
-#include "tensor/internal.h"
+#include "tensor/extend.h"
 
 /* If one tensor is bf16 and the other Real, casts the Real one to bf16. */
 void cast_alike(Tape *tape, Tensor **a, Tensor **b);

@@ -204,4 +204,10 @@ template <typename T> __device__ static inline T block_sum(T value)
     return warp_sum(lane < warps ? partial_sums[lane] : (T)0);
 }
 
+/* A launcher's kernel of one dtype, which is the launcher's first argument. */
+template <auto launcher, TensorType type, typename... P> static void call(P... arguments)
+{
+    launcher(type, arguments...);
+}
+
 #endif

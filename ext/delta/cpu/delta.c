@@ -24,9 +24,8 @@
  * Every term has a decay: the rounding of a position's pair with itself would be larger than dl
  * where the past fades. The sum of across is one per segment of positions, so that its error does
  * not grow with the length: R is stored per segment, and <S, R> is dl between two of them. */
-#include "ops/attention/linear_rows.h"
 #include "ext/delta/cpu/triangles.h"
-#include "ops/kernels.h"
+#include "ext/delta/kernels.h"
 
 /* A pass over all sequences and heads. */
 typedef struct DeltaPass {
@@ -416,12 +415,12 @@ static void delta_forward(TensorType type, Real *out, Real *u, Real *final_state
     device_workspace_free(p.buffers);
 }
 
-void delta_rule_forward_cpu(Real *out, Real *u, Real *final_state, const DeltaRule *s)
+static void delta_rule_forward_cpu(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {
     delta_forward(TENSOR_REAL, out, u, final_state, s);
 }
 
-void delta_rule_forward_bf16(Real *out, Real *u, Real *final_state, const DeltaRule *s)
+static void delta_rule_forward_bf16(Real *out, Real *u, Real *final_state, const DeltaRule *s)
 {
     delta_forward(TENSOR_BF16, out, u, final_state, s);
 }
@@ -679,14 +678,17 @@ static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
     device_workspace_free(p.buffers);
 }
 
-void delta_rule_backward_cpu(DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
-                             const Real *u, const DeltaRule *s)
+static void delta_rule_backward_cpu(DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
+                                    const Real *u, const DeltaRule *s)
 {
     delta_backward(TENSOR_REAL, (DeltaUpstream){ d, dout, dfinal_state, u }, s);
 }
 
-void delta_rule_backward_bf16(DeltaRuleGradient d, const Real *dout, const Real *dfinal_state,
-                              const Real *u, const DeltaRule *s)
+static void delta_rule_backward_bf16(DeltaRuleGradient d, const Real *dout,
+                                     const Real *dfinal_state, const Real *u, const DeltaRule *s)
 {
     delta_backward(TENSOR_BF16, (DeltaUpstream){ d, dout, dfinal_state, u }, s);
 }
+
+const DeltaKernels delta_cpu = { delta_rule_forward_cpu, delta_rule_backward_cpu };
+const DeltaKernels delta_cpu_bf16 = { delta_rule_forward_bf16, delta_rule_backward_bf16 };

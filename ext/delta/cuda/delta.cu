@@ -1,7 +1,7 @@
 /* The delta rule on CUDA, position by position: in the recurrence of S a column depends on itself
  * alone, and once u and du are known, so does each row. A thread owns a column of S or R, or a row,
  * and a block the neighboring ones of a head; no thread waits for another. Simple, not tuned. */
-#include "ops/kernels.h"
+#include "ext/delta/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
 /* DELTA_SEGMENT: positions after which the cumulative sum of the log decay's gradient restarts */
@@ -316,8 +316,8 @@ static Real *delta_states(const DeltaRule *s, int64_t width, int64_t length)
                                 : device_workspace(delta_blocks(s, width) * length * DELTA_THREADS);
 }
 
-extern "C" void delta_rule_forward_cuda(TensorType type, Real *out, Real *u, Real *final_state,
-                                        const DeltaRule *s)
+static void delta_rule_forward_cuda(TensorType type, Real *out, Real *u, Real *final_state,
+                                    const DeltaRule *s)
 {
     const int64_t D = s->x.D, M = s->x.M;
     Real *states = delta_states(s, M, D);
@@ -327,9 +327,8 @@ extern "C" void delta_rule_forward_cuda(TensorType type, Real *out, Real *u, Rea
     device_workspace_free(states);
 }
 
-extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, const Real *dout,
-                                         const Real *dfinal_state, const Real *u,
-                                         const DeltaRule *s)
+static void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, const Real *dout,
+                                     const Real *dfinal_state, const Real *u, const DeltaRule *s)
 {
     const int64_t D = s->x.D, M = s->x.M, heads = s->x.B * s->x.H;
     const int64_t rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
@@ -364,3 +363,9 @@ extern "C" void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, c
     device_workspace_free(columns.states);
     device_workspace_free(memory);
 }
+
+template <TensorType type>
+static constexpr DeltaKernels delta_table = { call<delta_rule_forward_cuda, type>,
+                                              call<delta_rule_backward_cuda, type> };
+const DeltaKernels delta_cuda = delta_table<TENSOR_REAL>;
+const DeltaKernels delta_cuda_bf16 = delta_table<TENSOR_BF16>;

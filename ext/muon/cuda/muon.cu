@@ -1,5 +1,4 @@
-#include "ops/kernels.h"
-#include "nn/internal.h"
+#include "ext/muon/kernels.h"
 #include "optim/cuda/step.cuh"
 
 __global__ void muon_momentum(Real *u, const Real *m, const Real *gradients, Real momentum,
@@ -9,8 +8,8 @@ __global__ void muon_momentum(Real *u, const Real *m, const Real *gradients, Rea
         u[i] = muon_direction(m[i], gradients[i], momentum, nesterov);
 }
 
-extern "C" void muon_momentum_cuda(Real *u, const Real *m, const Real *gradients, Real momentum,
-                                   Real nesterov, int64_t n)
+static void muon_momentum_cuda(Real *u, const Real *m, const Real *gradients, Real momentum,
+                               Real nesterov, int64_t n)
 {
     LAUNCH(muon_momentum, blocks_for(n), THREADS, 0, u, m, gradients, momentum, nesterov, n);
 }
@@ -25,7 +24,7 @@ __global__ void muon_normalize(Real *x, const Clipping *squares, int64_t n)
         x[i] *= factor;
 }
 
-extern "C" void muon_normalize_cuda(Real *x, const Clipping *squares, int64_t n)
+static void muon_normalize_cuda(Real *x, const Clipping *squares, int64_t n)
 {
     LAUNCH(muon_normalize, blocks_for(n), THREADS, 0, x, squares, n);
 }
@@ -36,7 +35,7 @@ __global__ void muon_polynomial(Real *p, const Real *gram, Real scale, int64_t n
         p[i] = muon_coefficients(gram[i], p[i], i / n == i % n, scale);
 }
 
-extern "C" void muon_polynomial_cuda(Real *p, const Real *gram, Real scale, int64_t n)
+static void muon_polynomial_cuda(Real *p, const Real *gram, Real scale, int64_t n)
 {
     LAUNCH(muon_polynomial, blocks_for(n * n), THREADS, 0, p, gram, scale, n);
 }
@@ -45,7 +44,7 @@ __global__ void muon_step(Real *values, Real *m, Real *v, const Real *gradients,
                           const StepScalars *scalars, int64_t n)
 {
     step_elements(scalars, n, [=](int64_t i, const StepScalars &now) {
-        if (!now.is_matrix) {
+        if (now.own != MUON_MATRIX) {
             adam_element(values, m, v, gradients[i], i, now);
             return;
         }
@@ -54,8 +53,11 @@ __global__ void muon_step(Real *values, Real *m, Real *v, const Real *gradients,
     });
 }
 
-extern "C" void muon_step_cuda(Real *p, Real *m, Real *v, const Real *gradients,
-                               const StepScalars *scalars, int64_t n)
+static void muon_step_cuda(Real *p, Real *m, Real *v, const Real *gradients,
+                           const StepScalars *scalars, int64_t n)
 {
     LAUNCH(muon_step, blocks_for(n), THREADS, 0, p, m, v, gradients, scalars, n);
 }
+
+const MuonKernels muon_cuda = { muon_momentum_cuda, muon_normalize_cuda, muon_polynomial_cuda,
+                                muon_step_cuda };

@@ -1,7 +1,6 @@
 /* The GRU's cell on the CPU: a block of hidden units at one step, vectorized. ext/recurrent/gru.c
  * has the derivation. */
 #include "ext/recurrent/cpu/recurrence.h"
-#include "ops/kernels.h"
 
 /* The first n units of a block, n = units.count; gates: x W_ih^T, which becomes r, z, n; sums:
  * h W_hh^T. Gates are H, of sums stride apart. */
@@ -36,7 +35,7 @@ static void gru_cell(const Recurrence *r, CellStep at, UnitBlock units, const Re
         gru_units(r, at, units, sums, stride, from, to, units.count);
 }
 
-void gru_forward_cpu(Recurrence r)
+static void gru_forward_cpu(Recurrence r)
 {
     recurrence_forward(r, gru_cell);
 }
@@ -71,7 +70,10 @@ static void gru_cell_backward(const Recurrence *r, CellStep at, UnitBlock units,
         gru_units_backward(gates, dgates, saved, before, dout, dh, H, units.count);
 }
 
-void gru_backward_cpu(Recurrence r)
+static void gru_backward_cpu(Recurrence r)
 {
     recurrence_backward(r, gru_cell_backward);
 }
+
+const CellKernels gru_cpu = { gru_forward_cpu, gru_backward_cpu, gru_hidden_gates_plain,
+                              previous_hidden_plain };

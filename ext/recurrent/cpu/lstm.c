@@ -1,7 +1,6 @@
 /* The LSTM's cell on the CPU: a block of hidden units at one step, vectorized. ext/recurrent/lstm.c
  * has the derivation. */
 #include "ext/recurrent/cpu/recurrence.h"
-#include "ops/kernels.h"
 
 /* The first n units of a block, n = units.count; gates: x W_ih^T, which becomes the gates; sums:
  * h W_hh^T. Gates are H, of sums stride apart. */
@@ -39,7 +38,7 @@ static void lstm_cell(const Recurrence *r, CellStep at, UnitBlock units, const R
         lstm_units(r, at, units, sums, stride, to, units.count);
 }
 
-void lstm_forward_cpu(Recurrence r)
+static void lstm_forward_cpu(Recurrence r)
 {
     recurrence_forward(r, lstm_cell);
 }
@@ -81,7 +80,9 @@ static void lstm_cell_backward(const Recurrence *r, CellStep at, UnitBlock units
         lstm_units_backward(r, at, first, dgates, before, dout, dh, units.count);
 }
 
-void lstm_backward_cpu(Recurrence r)
+static void lstm_backward_cpu(Recurrence r)
 {
     recurrence_backward(r, lstm_cell_backward);
 }
+
+const CellKernels lstm_cpu = { lstm_forward_cpu, lstm_backward_cpu, NULL, previous_hidden_plain };

@@ -8,9 +8,8 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
+#include "ext/recurrent/kernels.h"
 #include "ops/cpu/shared/tiles.h"
-#include "ops/kernels.h"
-#include "ext/recurrent/recurrence.h"
 
 /* Below, threads is device_threads(), read once per pass: the workspace is sized by it. */
 

@@ -54,21 +54,24 @@ __global__ void gru_hidden_gates(Recurrence r)
         r.gates[(i / r.H * 3 + 2) * r.H + i % r.H] = r.saved[i];
 }
 
-extern "C" void gru_forward_cuda(Recurrence r)
+static void gru_forward_cuda(Recurrence r)
 {
     recurrence_forward(r, [&](int64_t step, const Real *products) {
         LAUNCH(gru_step, blocks_for(r.B * r.H), THREADS, 0, r, step, products);
     });
 }
 
-extern "C" void gru_backward_cuda(Recurrence r)
+static void gru_backward_cuda(Recurrence r)
 {
     recurrence_backward(r, [&](int64_t step, Real *dgates) {
         LAUNCH(gru_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step, dgates);
     });
 }
 
-extern "C" void gru_hidden_gates_cuda(Recurrence r)
+static void gru_hidden_gates_cuda(Recurrence r)
 {
     LAUNCH(gru_hidden_gates, blocks_for(r.B * r.N * r.H), THREADS, 0, r);
 }
+
+const CellKernels gru_cuda = { gru_forward_cuda, gru_backward_cuda, gru_hidden_gates_cuda,
+                               previous_hidden_cuda };

@@ -52,16 +52,18 @@ __global__ void lstm_step_backward(Recurrence r, int64_t step, Real *dgates)
     }
 }
 
-extern "C" void lstm_forward_cuda(Recurrence r)
+static void lstm_forward_cuda(Recurrence r)
 {
     recurrence_forward(r, [&](int64_t step, const Real *products) {
         LAUNCH(lstm_step, blocks_for(r.B * r.H), THREADS, 0, r, step, products);
     });
 }
 
-extern "C" void lstm_backward_cuda(Recurrence r)
+static void lstm_backward_cuda(Recurrence r)
 {
     recurrence_backward(r, [&](int64_t step, Real *dgates) {
         LAUNCH(lstm_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step, dgates);
     });
 }
+
+const CellKernels lstm_cuda = { lstm_forward_cuda, lstm_backward_cuda, NULL, previous_hidden_cuda };

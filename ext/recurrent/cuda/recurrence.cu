@@ -1,4 +1,4 @@
-#include "ops/kernels.h"
+#include "ext/recurrent/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
 __global__ void previous_hidden(Real *previous, const Real *initial, Recurrence r)

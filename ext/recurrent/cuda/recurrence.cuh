@@ -3,9 +3,8 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 
-#include "ops/kernels.h"
+#include "ext/recurrent/kernels.h"
 
-#include "ops/shared/math.h"
 #include "tensor/cuda/kernel.cuh"
 
 /* products [B, G H] = h W_hh^T */

@@ -123,19 +123,6 @@ typedef struct LinearScanGradient {
     Gradient log_decay; /* [B, N, H] */
 } LinearScanGradient;
 
-/* Arguments of the delta rule, and destinations of its gradients: see op_delta_rule in ops.h. */
-typedef struct DeltaRule {
-    AttentionInputs x;
-    const Real *beta;      /* [B, N, H] */
-    const Real *log_decay; /* [B, N, H], or NULL: all 0 */
-    const Real *state;     /* [B, H, D, M], or NULL: all 0 */
-} DeltaRule;
-typedef struct DeltaRuleGradient {
-    AttentionGradient x;
-    Gradient beta, log_decay; /* [B, N, H] */
-    Real *state;              /* [B, H, D, M], or NULL; stored */
-} DeltaRuleGradient;
-
 /* Names of an operation and its arguments in error messages. */
 typedef struct AttentionLabels {
     const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask, *log_decay;

@@ -1,9 +1,9 @@
 /* What op_lstm and op_gru have in common: the arguments of their kernels and of `recurrent`. */
-#ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_H
-#define TAPEGRAD_OPS_RECURRENT_RECURRENCE_H
+#ifndef TAPEGRAD_RECURRENT_KERNELS_H
+#define TAPEGRAD_RECURRENT_KERNELS_H
 
-#include "ops/ops.h"
-#include "tensor/kernel.h"
+#include "ext/recurrent/recurrent.h"
+#include "extend.h"
 
 /* A pass of a layer in one direction over B sequences of N positions; H hidden units with G gates
  * each. All elements are Real. Step s of sequence b is position s, or, in the reverse direction,
@@ -41,6 +41,25 @@ SHARED_FUNCTION int64_t position_of(const Recurrence *r, int64_t b, int64_t step
     return step >= length ? -1 : r->reverse ? length - 1 - step : step;
 }
 
+/* The kernels of a cell. */
+typedef struct CellKernels {
+    /* The steps of a layer one after another: from gates = x W_ih^T to out and the final state. */
+    void (*forward)(Recurrence r);
+    /* to dgates, da, and the initial state's gradient */
+    void (*backward)(Recurrence r);
+    /* makes du, the gradient of W_hh h, of da in r.gates; NULL: they are equal */
+    void (*hidden_gates)(Recurrence r);
+    /* previous [B, N, H] = h of the step before, 0 after a sequence ends; initial [B, H]; NULL: 0 */
+    void (*previous_hidden)(Real *previous, const Real *initial, Recurrence r);
+} CellKernels;
+extern const CellKernels lstm_plain, lstm_cpu, lstm_cuda, gru_plain, gru_cpu, gru_cuda;
+extern const CellKernels *const lstm_kernels[KERNEL_TABLES], *const gru_kernels[KERNEL_TABLES];
+
+/* Of several tables: */
+C_FUNCTION void gru_hidden_gates_plain(Recurrence r);
+C_FUNCTION void previous_hidden_plain(Real *previous, const Real *initial, Recurrence r);
+C_FUNCTION void previous_hidden_cuda(Real *previous, const Real *initial, Recurrence r);
+
 /* Of plain kernels. b_hh,k + sum_j W_hh,kj h_j, an element of u. */
 C_FUNCTION Real hidden_product(const Recurrence *r, int64_t k, const Real *h);
 /* dh [H] += W_hh^T du, for the rows [first, first + count) of W_hh; du [count] */
@@ -64,6 +83,7 @@ typedef struct RecurrentKind {
     RecurrentLabels labels;
     int64_t G;
     bool has_cell;
+    const CellKernels *const *kernels; /* [KERNEL_TABLES] */
 } RecurrentKind;
 
 typedef struct RecurrentInputs {
