@@ -184,7 +184,7 @@ wheels() { # NAME: the files of this name in the interpreter's packages nvidia.*
 # The variables of a build and the checksums of all files that it reads.
 checksums() {
     echo "$*"
-    find Makefile *.mk tapegrad.h tensor autograd ops nn optim ext bench examples tests -type f \
+    find Makefile *.mk tapegrad.h extend.h tensor autograd ops nn optim ext bench examples tests -type f \
         \( -name Makefile -o -name '*.mk' -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) \
         -print0 | sort -z | xargs -0 sha256sum
 }

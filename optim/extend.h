@@ -77,7 +77,7 @@ void optim_check_not_negative(const char *function, const char *name, double val
 /* The kind's set_weights, and what follows where weights have changed. */
 void optim_set_weights(const Optimizer *optimizer);
 
-/* ---------------------------------------------------------------------------- like Adam or AdamW */
+/* --------------------------------------------------------------------------- like Adam or AdamW */
 
 /* For optim_new: an AdamConfig's hyperparameters, and two states, m and v. */
 #define ADAM_STATES STATE_PREFIX "m.", STATE_PREFIX "v."
@@ -91,7 +91,7 @@ void adam_update(const Optimizer *o, Real *p, const Real *gradients);
 struct Run;
 void adam_run(Real *p, Real *m, Real *v, const Real *gradients, const struct Run *run);
 
-/* ------------------------------------------------------------------------------------------ groups */
+/* --------------------------------------------------------------------------------------- groups */
 
 /* Moves a weight to a role, 0 or 1, for which the kind has scalars of its own. False when memory is
  * exhausted. */

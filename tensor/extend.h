@@ -86,7 +86,7 @@ Real *elements_on(const Tensor *like, const Real *x, int64_t count);
 enum { MIN_WORK = 20000 /* nanoseconds */ };
 int threads_for(int64_t count, double cost);
 
-/* ----------------------------------------------------------------------------- tables of kernels
+/* --------------------------------------------------------------------------------- kernel tables
  * An extension's kernels are a struct of function pointers, and a constant of it per backend and
  * dtype, to which an array tables[KERNEL_TABLES] points:
  *

@@ -7,7 +7,7 @@ export CUDA=host BUILD=$directory/build FLAGS=ARCH=yes PYTHON=$directory/bin/pyt
 
 # A copy of the tree, whose files can change.
 tree=$directory/tree
-mkdir "$tree" && cp -r Makefile *.mk tapegrad.h tensor autograd ops nn optim ext bench examples tests "$tree"
+mkdir "$tree" && cp -r Makefile *.mk tapegrad.h extend.h tensor autograd ops nn optim ext bench examples tests "$tree"
 gpu() { # SECONDS PART DIRECTORY: of which programs may take SECONDS
     LIMIT=$(($1 + 8)) PATH=$directory/bin:$PATH "$tree/bench/gpu.sh" "$2" "$directory/$3" >"$directory/$3-$2.log" 2>&1
 }

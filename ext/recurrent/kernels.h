@@ -49,7 +49,8 @@ typedef struct CellKernels {
     void (*backward)(Recurrence r);
     /* makes du, the gradient of W_hh h, of da in r.gates; NULL: they are equal */
     void (*hidden_gates)(Recurrence r);
-    /* previous [B, N, H] = h of the step before, 0 after a sequence ends; initial [B, H]; NULL: 0 */
+    /* previous [B, N, H] = h of the step before, 0 after a sequence's end; initial [B, H], or NULL:
+     * zeros */
     void (*previous_hidden)(Real *previous, const Real *initial, Recurrence r);
 } CellKernels;
 extern const CellKernels lstm_plain, lstm_cpu, lstm_cuda, gru_plain, gru_cpu, gru_cuda;

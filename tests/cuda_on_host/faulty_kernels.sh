@@ -13,7 +13,7 @@ plant() {
     local build=$1 file=$2 script=$3 program=$4 seed
     shift 4
     rm -rf $tree && mkdir -p $tree/$build/tests
-    cp -a Makefile *.mk tapegrad.h tensor autograd ops nn optim distributed ext tests $tree
+    cp -a Makefile *.mk tapegrad.h extend.h tensor autograd ops nn optim distributed ext tests $tree
     cp -a $build/{settings,tensor,autograd,ops,nn,optim,distributed,ext} $tree/$build
     cp -a $build/tests/{cuda_on_host,*.o,*.d} $tree/$build/tests
     sed -i "$script" $tree/$file
