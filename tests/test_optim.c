@@ -724,11 +724,6 @@ TEST(bad_configs_raise)
                   optim_radam(params, config));
     config.schedule = (Schedule){ .kind = SCHEDULE_DROPS, .factor = 0.5, .drop_count = 9 };
     assert_raises("optim_adam: there are 9 drops, expected 0 to 8", optim_adam(params, config));
-    config.schedule = optim_cosine(1, 10, 0);
-    assert_raises(
-        "optim_schedule_free_adamw: the schedule is of kind 2, expected optim_constant or "
-        "optim_warm_up: the average is in place of others",
-        optim_schedule_free_adamw(params, config));
     assert_raises("optim_steps: the optimizer is NULL", optim_steps(NULL));
     assert_raises("optim_learning_rate: the optimizer is NULL", optim_learning_rate(NULL));
     assert_raises("optim_set_learning_rate: the optimizer is NULL",

@@ -73,6 +73,18 @@ TEST(schedule_free_evaluates_the_average)
     params_free(pair.params), params_free(switched.params), params_free(loaded.params);
 }
 
+TEST(other_schedules_raise)
+{
+    Pair pair = pair_new();
+    AdamConfig config = optim_adam_config(0.01);
+    config.schedule = optim_cosine(1, 10, 0);
+    assert_raises(
+        "optim_schedule_free_adamw: the schedule is of kind 2, expected optim_constant or "
+        "optim_warm_up: the average is in place of others",
+        optim_schedule_free_adamw(pair.params, config));
+    params_free(pair.params);
+}
+
 int main(void)
 {
     return test_main("schedule_free", NULL, NULL);
