@@ -37,6 +37,14 @@ typedef struct Replay {
     Block *random_start; /* device memory: the first counter of the step */
 } Replay;
 
+/* The functions of tape_recompute. */
+typedef struct Recompute {
+    int runs;                               /* nested ones; before the first: */
+    bool recording_before, training_before; /* the settings of the tape */
+    bool again;                             /* such a function runs again */
+    bool required; /* an input of an operation in its first run required a gradient */
+} Recompute;
+
 struct Tape {
     Device *device;
     Precision precision;
@@ -57,11 +65,13 @@ struct Tape {
     Chunk *previous_chunks;   /* of the last guarded step */
     int64_t guarded;          /* steps whose handles the next step does not reuse */
     Replay replay;
-    int runs; /* of functions of tape_recompute, nested; before the first: */
-    bool recording_before, training_before;
-    bool recomputing; /* such a function runs again */
-    bool required;    /* an input of an operation in its first run required a gradient */
+    Recompute recompute;
 };
+
+/* arena.c: memory until the next reset; raises when it is exhausted. */
+void *arena_allocate(Tape *tape, size_t bytes);
+void arena_reset(Tape *tape);
+void arena_free(Chunk *chunks);
 
 /* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a"; else the tape's errors
  * are this thread's from here on, and the label names the operation. */

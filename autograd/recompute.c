@@ -14,9 +14,9 @@ typedef struct Recomputation {
 
 static void begin_run(Tape *tape, bool recording, bool training)
 {
-    if (tape->runs++ == 0) {
-        tape->recording_before = tape->recording;
-        tape->training_before = tape->training;
+    if (tape->recompute.runs++ == 0) {
+        tape->recompute.recording_before = tape->recording;
+        tape->recompute.training_before = tape->training;
     }
     tape->recording = recording;
     tape->training = training;
@@ -24,23 +24,23 @@ static void begin_run(Tape *tape, bool recording, bool training)
 
 static void end_run(Tape *tape, bool recording, bool training)
 {
-    tape->runs--;
+    tape->recompute.runs--;
     tape->recording = recording;
     tape->training = training;
 }
 
 void tape_end_recomputing(Tape *tape)
 {
-    if (tape->runs == 0)
+    if (tape->recompute.runs == 0)
         return;
-    end_run(tape, tape->recording_before, tape->training_before);
-    tape->runs = 0;
-    tape->recomputing = false;
+    end_run(tape, tape->recompute.recording_before, tape->recompute.training_before);
+    tape->recompute.runs = 0;
+    tape->recompute.again = false;
 }
 
 bool tape_is_recomputing(const Tape *tape)
 {
-    return tape->recomputing;
+    return tape->recompute.again;
 }
 
 static Tensor *call_function(Tape *tape, const Recomputation *again, Tensor *x, int64_t first)
@@ -64,16 +64,16 @@ static void recompute_backward(Node *node)
     Tape *tape = node->tape;
     const Recomputation *again = node->attributes;
     const bool recording = tape->recording, training = tape->training,
-               recomputing = tape->recomputing;
+               recomputing = tape->recompute.again;
     const Random random = tape->random;
     const int64_t first = tape->tensor_count;
     const Node *stop = tape->last_node;
     begin_run(tape, true, again->training);
-    tape->recomputing = true;
+    tape->recompute.again = true;
     tape->random = again->random;
     Tensor *root = tensor_root(call_function(tape, again, node->inputs[0], first));
     tape->random = random;
-    tape->recomputing = recomputing;
+    tape->recompute.again = recomputing;
     end_run(tape, recording, training);
     const Tensor *output = node->outputs[0];
     if (!shape_equal(root->shape, output->shape) || root->type != output->type)
@@ -101,14 +101,14 @@ Tensor *tape_recompute(Tape *tape, TapeFunction *function, Tensor *x, const void
         return function(tape, x, context);
     const Recomputation again = { function, size > 0 ? tape_save(tape, context, size) : NULL,
                                   tape->random, tape->training };
-    const bool required_before = tape->required;
+    const bool required_before = tape->recompute.required;
     const TapeMark mark = tape_mark(tape);
-    tape->required = false;
+    tape->recompute.required = false;
     begin_run(tape, false, tape->training);
     Tensor *out = tape_release(tape, mark, call_function(tape, &again, x, mark.tensors));
     end_run(tape, true, again.training);
-    const bool required = tape->required;
-    tape->required = required_before;
+    const bool required = tape->recompute.required;
+    tape->recompute.required = required_before;
     if (required)
         tape_append(tape, (Node){ "tape_recompute", recompute_backward, .inputs = { x },
                                   .outputs = { tensor_root(out) },

@@ -1,23 +1,35 @@
-/* The tape: an arena for small structs, a list of tensors and a list of nodes. backward.c visits
- * the nodes in reverse order. */
+/* The tape: a list of nodes and a list of tensors (tensors.c), in an arena (arena.c). backward.c
+ * visits the nodes in reverse order.
+ *
+ *     FRESH --tape_record--> RECORDED --tape_backward--> BACKWARD --the last node--> DONE
+ *       ^                                                                              |
+ *       +---------- tape_reset: frees the step's tensors, keeps their memory ----------+
+ *     any state --an error--> FAILED --tape_reset--> FRESH: as before the step, its random numbers
+ *                                                    too; after tape_backward weights' gradients of
+ *                                                    the step are empty
+ *
+ * What holds between calls:
+ *  (1) Nodes and tensors are listed in the order in which they were made, so a node's inputs were
+ *      made before its outputs.
+ *  (2) A step's handles, nodes and attributes are in the arena until tape_reset; the storage of a
+ *      tensor is a block of the device's pool, which it alone owns.
+ *  (3) A view has no storage and no gradient but its root's.
+ *  (4) A tensor requires a gradient if a node that was recorded has it as an output, or if it is a
+ *      variable or a weight. A node is recorded if an input does.
+ *  (5) A gradient exists from its first contribution on (has_gradient), which stores; later ones add.
+ *  (6) In BACKWARD the nodes that used a node's outputs have run before it. After its own function
+ *      nothing reads its outputs, their gradients and what it saved: they are freed, unless kept.
+ *  (7) One backward pass per reset, and one thread at a time (error_claim).
+ *  (8) In FAILED every call but tape_reset and tape_free may raise; these need nothing of the step. */
 #include "autograd/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 1 << 16 };
-
 /* A step rarely records this many nodes, an evaluation that forgets to turn recording off does. */
 enum { SUSPICIOUS_NODES = 50000 };
 
 /* ------------------------------------------------------------------------------ life and errors */
-void tape_free_storage(Tensor *tensor)
-{
-    device_free(tensor->device, tensor->block);
-    tensor->block = NULL;
-    tensor->data = NULL;
-}
-
 _Thread_local uint64_t tape_process;
 
 Tape *tape_new(Device *device)
@@ -34,15 +46,6 @@ Tape *tape_new(Device *device)
     return tape;
 }
 
-static void free_chunks(Chunk *chunk)
-{
-    for (Chunk *next; chunk; chunk = next) {
-        next = chunk->next;
-        UNPOISON(chunk->bytes, chunk->size);
-        free(chunk);
-    }
-}
-
 void tape_free(Tape *tape)
 {
     if (!tape)
@@ -54,8 +57,8 @@ void tape_free(Tape *tape)
         tape_free_storage(&entry->tensor);
         free(entry);
     }
-    free_chunks(tape->chunks);
-    free_chunks(tape->previous_chunks);
+    arena_free(tape->chunks);
+    arena_free(tape->previous_chunks);
     error_context_close(&tape->errors);
     free(tape);
 }
@@ -116,227 +119,6 @@ void tape_raise_exhausted(Tape *tape, size_t bytes)
     device_raise_exhausted(tape->device, bytes);
 }
 
-/* ------------------------------------------------------------------------------------ the arena */
-static void *arena_allocate(Tape *tape, size_t bytes)
-{
-    bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
-    Chunk **link = tape->current;
-    while (*link && (*link)->used + bytes > (*link)->size)
-        link = &(*link)->next;
-    tape->current = link;
-    if (!*link) {
-        size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        Chunk *chunk = memory_allocate(sizeof *chunk + size);
-        if (!chunk)
-            tape_raise_exhausted(tape, sizeof *chunk + size);
-        *chunk = (Chunk){ .size = size };
-        *link = chunk;
-    }
-    void *result = (*link)->bytes + (*link)->used;
-    UNPOISON(result, bytes);
-    (*link)->used += bytes;
-    return result;
-}
-
-const void *tape_save(Tape *tape, const void *data, size_t size)
-{
-    return memcpy(arena_allocate(tape, size), data, size);
-}
-
-/* -------------------------------------------------------------------------------------- tensors */
-
-/* Prepends entry to the list, as a tensor without storage. */
-static Tensor *add_tensor(Tape *tape, TapeTensor **list, TapeTensor *entry, TensorType type,
-                          Shape shape)
-{
-    *entry = (TapeTensor){ .position = tape->tensor_count, .previous = *list };
-    entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .tape = tape };
-    entry->gradient = entry->tensor;
-    entry->tensor.gradient = &entry->gradient;
-    *list = entry;
-    return &entry->tensor;
-}
-
-static Tensor *new_tensor(Tape *tape, TensorType type, Shape shape)
-{
-    shape = shape_new(shape.rank, shape.size); /* checks a Shape that was not made by shape() */
-    const bool claimed = error_claim(&tape->errors, error_operation());
-    TapeTensor *entry = arena_allocate(tape, sizeof *entry);
-    Tensor *tensor = add_tensor(tape, &tape->last_tensor, entry, type, shape);
-    tape->tensor_count++;
-    error_release(&tape->errors, claimed);
-    return tensor;
-}
-
-void tape_allocate_storage(Tape *tape, Tensor *tensor)
-{
-    size_t bytes = tensor_bytes(tensor);
-    tensor->block = device_allocate(tape->device, bytes);
-    if (!tensor->block)
-        tape_raise_exhausted(tape, bytes);
-    tensor->data = tensor->block->data;
-}
-
-void tape_free_tensor(Tensor *tensor)
-{
-    if (tensor->base)
-        return;
-    tape_free_storage(tensor);
-    tape_free_storage(tensor->gradient);
-    tensor->has_gradient = false;
-}
-
-Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape)
-{
-    Tensor *tensor = new_tensor(tape, type, shape);
-    tape_allocate_storage(tape, tensor);
-    return tensor;
-}
-
-Tensor *tape_tensor(Tape *tape, Shape shape)
-{
-    return tape_tensor_of(tape, TENSOR_REAL, shape);
-}
-
-Tensor *tape_tensor_i32(Tape *tape, Shape shape)
-{
-    return tape_tensor_of(tape, TENSOR_INT32, shape);
-}
-
-Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
-{
-    tape_check_tensor(tape, "tape_view: the tensor", tensor,
-                      tensor && tensor->type == TENSOR_INT32 ? TENSOR_INT32 : TENSOR_REAL);
-    shape = shape_new(shape.rank, shape.size);
-    if (shape_count(shape) != tensor_count(tensor))
-        tape_error(tape, "tape_view: cannot view %s as %s: the element counts differ",
-                   shape_text(tensor->shape).text, shape_text(shape).text);
-    Tensor *view = new_tensor(tape, tensor->type, shape);
-    view->base = tensor_root(tensor);
-    view->gradient->base = view->base->gradient;
-    view->data = tensor->data;
-    view->requires_grad = tensor->requires_grad;
-    return view;
-}
-
-void tape_scratch_free(Tape *tape, Tensor *scratch)
-{
-    (void)tape;
-    if (scratch)
-        tape_free_storage(scratch);
-}
-
-/* Raises if tape or host is NULL; sets the label of later errors. */
-static void check_input(Tape *tape, const char *function, const void *host)
-{
-    tape_check(tape, function);
-    if (!host)
-        tape_error(tape, "%s: host is NULL", function);
-}
-
-static Tensor *input(Tape *tape, const char *function, const Real *host, Shape shape)
-{
-    check_input(tape, function, host);
-    Tensor *tensor = tape_tensor(tape, shape);
-    tensor_write(tensor, host);
-    return tensor;
-}
-
-Tensor *tape_input(Tape *tape, const Real *host, Shape shape)
-{
-    return input(tape, "tape_input", host, shape);
-}
-
-Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape)
-{
-    check_input(tape, "tape_input_i32", host);
-    Tensor *tensor = tape_tensor_i32(tape, shape);
-    tensor_write_i32(tensor, host);
-    return tensor;
-}
-
-Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
-{
-    Tensor *tensor = input(tape, "tape_variable", host, shape);
-    tensor->requires_grad = true;
-    return tensor_keep(tensor);
-}
-
-static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Shape shape)
-{
-    tape_check(tape, label);
-    shape = shape_new(shape.rank, shape.size);
-    TapeTensor *entry = memory_allocate(sizeof *entry);
-    if (!entry)
-        tape_raise_exhausted(tape, sizeof *entry);
-    Tensor *tensor = add_tensor(tape, &tape->last_persistent, entry, type, shape);
-    tape_allocate_storage(tape, tensor);
-    device_zero(tape->device, tensor->data, tensor_bytes(tensor));
-    tensor->bounds = (IntegerBounds){ .known = true };
-    return tensor;
-}
-
-Tensor *tape_persistent(Tape *tape, Shape shape)
-{
-    return new_persistent(tape, "tape_persistent", TENSOR_REAL, shape);
-}
-
-Tensor *tape_persistent_i32(Tape *tape, Shape shape)
-{
-    return new_persistent(tape, "tape_persistent_i32", TENSOR_INT32, shape);
-}
-
-Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
-{
-    static const char label[] = "tape_persistent_variable";
-    tape_check(tape, label);
-    if (type != TENSOR_REAL && type != TENSOR_BF16)
-        tape_error(tape, "%s: a tensor of type %d has no gradient", label, (int)type);
-    if (type == TENSOR_BF16 && tape->precision != PRECISION_BF16)
-        tape_error(tape, "%s: bf16 needs a tape of that precision; see tape_set_precision", label);
-    Tensor *tensor = new_persistent(tape, label, type, shape);
-    tensor->requires_grad = tensor->keep = true;
-    return tensor;
-}
-
-void tape_check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type)
-{
-    tape_check(tape, label);
-    const char *error = tensor_unreadable(tensor, type);
-    if (error)
-        tape_error(tape, "%s %s", tensor_label(label, tensor).text, error);
-    if (tensor->device != tape->device)
-        tape_error(tape, "%s is on %s, the tape on %s", tensor_label(label, tensor).text,
-                   device_name(tensor->device), device_name(tape->device));
-    if (tensor->tape && tensor->tape != tape)
-        tape_error(tape, "%s belongs to another tape", label);
-}
-
-void tape_use(Tape *tape, const char *label, Tensor *tensor)
-{
-    tape_check_tensor(tape, label, tensor, TENSOR_REAL);
-}
-
-void tape_use_real(Tape *tape, const char *label, Tensor *tensor)
-{
-    tape_check_tensor(tape, label, tensor, TENSOR_REAL);
-    if (tensor->type == TENSOR_BF16)
-        tape_error(tape, "%s is stored in bf16, expected type Real; see op_cast", label);
-}
-
-void tape_use_cpu(Tape *tape, const char *label, Tensor *tensor)
-{
-    tape_use_real(tape, label, tensor);
-    if (device_is_cuda(tape->device))
-        tape_error(tape, "%s is on %s, expected the CPU: this operation reads data as host memory",
-                   label, device_name(tape->device));
-}
-
-void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
-{
-    tape_check_tensor(tape, label, tensor, TENSOR_INT32);
-}
-
 /* ------------------------------------------------------------------------------------ recording */
 static bool exchange(bool *setting, bool on)
 {
@@ -384,7 +166,7 @@ void tape_record(Tape *tape, Node node)
     bool required = false;
     for (int i = 0; i < node_input_count(&node); i++)
         required |= tensor_requires_grad(node_input(&node, i));
-    tape->required |= required;
+    tape->recompute.required |= required;
     if (!tape->recording || !required) {
         for (int i = 0; i < NODE_SAVED; i++)
             if (node.saved[i])
@@ -440,20 +222,6 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
     return result;
 }
 
-void tape_free_since(Tape *tape, int64_t first, Tensor *spared)
-{
-    TapeTensor *entry = tape->last_tensor, *spared_entry = NULL;
-    for (; entry && entry->position >= first; entry = entry->previous) {
-        if (&entry->tensor == spared)
-            spared_entry = entry;
-        else
-            tape_free_tensor(&entry->tensor);
-    }
-    if (spared_entry)
-        spared_entry->previous = entry;
-    tape->last_tensor = spared_entry ? spared_entry : entry;
-}
-
 /* ------------------------------------------------------------------------------------ resetting */
 void tape_reset(Tape *tape)
 {
@@ -469,20 +237,10 @@ void tape_reset(Tape *tape)
         tape_free_storage(&entry->gradient);
         entry->tensor.has_gradient = false;
     }
-    if (tape->guarded > 0 && tape->tensor_count > 0) {
-        tape->guarded--;
-        Chunk *chunks = tape->chunks;
-        tape->chunks = tape->previous_chunks;
-        tape->previous_chunks = chunks;
-    }
-    for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
-        chunk->used = 0;
-        POISON(chunk->bytes, chunk->size);
-    }
+    arena_reset(tape);
     if (failed)
         tape->random = tape->step_start;
     tape->step_start = tape->random;
-    tape->current = &tape->chunks;
     tape->last_tensor = NULL;
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;

@@ -7,7 +7,18 @@
 
 /* --------------------------------------------------------------------------- for nn/ and optim/ */
 
+enum { ALIGNMENT = 16 }; /* elements: 64 bytes of float */
+
 typedef struct Weight Weight;
+struct Weight {
+    Tensor tensor;
+    Tensor gradient;
+    Name name;
+    Initializer initializer;
+    int64_t offset;
+    bool is_whole; /* of joined weights, which have it as the base of their tensors */
+    Weight *next;  /* in order of registration */
+};
 
 /* A tensor that is not a weight. Files have an entry for it if it has a name. */
 typedef struct Constant Constant;
@@ -56,6 +67,10 @@ struct Params {
     struct Params *next_freed;
     char error[192]; /* why the allocation failed */
 };
+
+/* For a tensor's `allocate` and `bf16_copy`. */
+const char *params_allocate_weights(Tensor *tensor);
+Real *params_bf16_copy(Tensor *tensor, bool written);
 
 /* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
  * sentence. */

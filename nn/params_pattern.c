@@ -59,3 +59,33 @@ bool params_matches(const char *pattern, const Tensor *weight)
         pattern++;
     return !*pattern;
 }
+
+/* ------------------------------------------------------------------------------------- freezing */
+void params_check_pattern(const char *function, const Params *params, const char *pattern)
+{
+    if (!params || !pattern)
+        error_raise("%s: %s is NULL", function, params ? "the pattern" : "params");
+    if (device_is_capturing(params->device))
+        error_raise("%s: this step is replayed; call it before the step", function);
+    for (int i = 0; i < params_count(params); i++)
+        if (params_matches(pattern, params_at(params, i)))
+            return;
+    error_raise("%s: no weight's name matches \"%s\"", function, pattern);
+}
+
+/* The backward pass looks at the whole of joined weights, which share one gradient. */
+void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad)
+{
+    params_check_pattern("params_set_requires_grad", params, pattern);
+    for (Weight *weight = params->weights; weight; weight = weight->next) {
+        Tensor *tensor = &weight->tensor;
+        if (weight->is_whole)
+            tensor->requires_grad = false;
+        else if (params_matches(pattern, tensor))
+            tensor->requires_grad = requires_grad;
+        tensor_root(tensor)->requires_grad |= tensor->requires_grad;
+    }
+    for (Weight *weight = params->weights; weight; weight = weight->next)
+        weight->tensor.has_gradient &= weight->tensor.requires_grad;
+    params->frozen_version++;
+}

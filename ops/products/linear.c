@@ -40,23 +40,7 @@ void linear_activate_backward_plain(Real *h, Gradient dbias, const Real *g, cons
         column_sums_plain(dbias, h, R, O);
 }
 
-/* Parameters are Real, and a product's operands have one dtype: with activations in bf16 the
- * products read the Params' copy of the weight, or else the node's own. */
 enum { SAVED_Y, SAVED_WEIGHT };
-
-static Real *copied(const Node *node, Tensor *parameter, Tensor **copy)
-{
-    const TensorType type = node->outputs[0]->type;
-    if (!parameter || type == parameter->type)
-        return parameter ? parameter->data : NULL;
-    Real *shared = parameter->bf16_copy ? parameter->bf16_copy(parameter, false) : NULL;
-    if (shared || *copy)
-        return shared ? shared : (*copy)->data;
-    *copy = tape_tensor_of(node->tape, type, parameter->shape);
-    convert((*copy)->device, (Gradient){ (*copy)->data, false }, parameter->data, true,
-            tensor_count(parameter));
-    return (*copy)->data;
-}
 
 static void linear_backward(Node *node)
 {
@@ -73,7 +57,7 @@ static void linear_backward(Node *node)
     } else if (dbias.data) {
         kernels_of(out)->column_sums(dbias, h.data, R, O);
     }
-    const Operand w = { copied(node, weight, &node->saved[SAVED_WEIGHT]), x->type };
+    const Operand w = operand_of_parameter(node, weight, &node->saved[SAVED_WEIGHT]);
     /* dx [R, I] <- h [R, O] weight [O, I]      dweight [O, I] <- h^T [O, R] x [R, I] */
     contribute_product(node, x, h, w, (Product){ .n = R, .k = O, .m = I, .count = 1 });
     contribute_product(node, weight, h, operand_of(x),
@@ -121,19 +105,20 @@ static Tensor *linear(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight
     if (tape_is_recording(tape) && f != ACTIVATION_NONE && f != ACTIVATION_RELU)
         node.saved[SAVED_Y] = tape_tensor_of(tape, type, out_shape);
     kernels_on(out->device, TENSOR_REAL)
-        ->linear_forward(&(LinearPass){ .out = out->data,
-                                        .y = node.saved[SAVED_Y] ? node.saved[SAVED_Y]->data : NULL,
-                                        .x = x->data,
-                                        .weight = copied(&node, weight, &node.saved[SAVED_WEIGHT]),
-                                        .bias = bias ? bias->data : NULL,
-                                        .bias_copy = copied(&node, bias, &bias_copy),
-                                        .R = shape_rows(x->shape),
-                                        .I = weight->shape.size[1],
-                                        .O = weight->shape.size[0],
-                                        .activation = f,
-                                        .precision = tape_precision(tape),
-                                        .type = type,
-                                        .operation = labels.operation });
+        ->linear_forward(&(LinearPass){
+            .out = out->data,
+            .y = node.saved[SAVED_Y] ? node.saved[SAVED_Y]->data : NULL,
+            .x = x->data,
+            .weight = operand_of_parameter(&node, weight, &node.saved[SAVED_WEIGHT]).data,
+            .bias = bias ? bias->data : NULL,
+            .bias_copy = operand_of_parameter(&node, bias, &bias_copy).data,
+            .R = shape_rows(x->shape),
+            .I = weight->shape.size[1],
+            .O = weight->shape.size[0],
+            .activation = f,
+            .precision = tape_precision(tape),
+            .type = type,
+            .operation = labels.operation });
     tape_record(tape, node);
     return out;
 }

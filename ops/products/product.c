@@ -49,6 +49,20 @@ void product(Tape *tape, const char *operation, Result out, Operand a, Operand b
         ->product(operation, tape_precision(tape), out, a, b, size);
 }
 
+Operand operand_of_parameter(const Node *node, Tensor *parameter, Tensor **copy)
+{
+    const TensorType type = node->outputs[0]->type;
+    if (!parameter || type == parameter->type)
+        return (Operand){ parameter ? parameter->data : NULL, type };
+    const Real *shared = parameter->bf16_copy ? parameter->bf16_copy(parameter, false) : NULL;
+    if (shared || *copy)
+        return (Operand){ shared ? shared : (*copy)->data, type };
+    *copy = tape_tensor_of(node->tape, type, parameter->shape);
+    convert((*copy)->device, (Gradient){ (*copy)->data, false }, parameter->data, true,
+            tensor_count(parameter));
+    return (Operand){ (*copy)->data, type };
+}
+
 void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
 {
     const Gradient gradient = tape_contribution(node, input);

@@ -60,6 +60,10 @@ static inline TensorType product_type(const Tape *tape)
  * `operation` names the caller in error messages. */
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);
 
+/* A parameter, which is Real, in the dtype of the node's output, since a product's operands have
+ * one dtype: itself, the Params' copy of it, or *copy, a tensor of the node. NULL: no parameter. */
+Operand operand_of_parameter(const Node *node, Tensor *parameter, Tensor **copy);
+
 /* In a backward function: the gradient of an input, if it requires one, <- a b. */
 void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size);
 
