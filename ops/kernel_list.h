@@ -191,15 +191,17 @@ KERNEL(sample_logistic_mixture,
 /* ---------------------------------------------------------------------------- attention: linear */
 
 /* out [B, N, H, M], its divisor den [B, N, H] (Real; NULL if unnormalized) and the final state
- * [B, H, D, M + 1] (Real; may be NULL) of causal linear attention; but on CUDA, out and den may be
- * NULL: the state alone */
+ * [B, H, D, M + 1] (Real; may be NULL) of causal linear attention */
 KERNEL(causal_linear_attention_forward,
        (Real *out, Real *den, Real *final_state, const LinearScan *scan))
-/* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL; but on
- * CUDA, dout, out and den may be NULL: from dfinal_state alone, and d.x.query is NULL */
+/* the gradients by query, key, value, log decay and state; dfinal_state (Real) may be NULL */
 KERNEL(causal_linear_attention_backward,
        (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *out,
         const Real *den, const LinearScan *scan))
+/* the final state alone, from zeros; and the gradients by key, value and log decay, from dstate */
+KERNEL(causal_linear_state_forward, (Real *state, const LinearScan *scan))
+KERNEL(causal_linear_state_backward,
+       (LinearScanGradient d, const Real *dstate, const LinearScan *scan))
 /* the same without a mask and without states */
 KERNEL(linear_attention_forward, (Real *out, Real *den, const LinearScan *scan))
 KERNEL(linear_attention_backward,

@@ -44,11 +44,11 @@ static void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, cons
     const int64_t D = x->D, M = x->M;
     double *memory = attention_workspace(x->B * x->H * D * M);
     EACH_ROW(head, x->B * x->H, 3 * x->N * D * M) {
-        const int64_t h = head % x->H, at = head * D * M, end = first_position(x, head / x->H + 1);
-        double *S = memory + at;
-        read_state(S, s->state ? s->state + at : NULL, D, M, true);
-        for (int64_t i = first_position(x, head / x->H); i < end; i++) {
-            const DeltaPosition p = delta_position(s, i, h);
+        const Head at = head_of(x, head);
+        double *S = memory + head * D * M;
+        read_state(S, state_of_head(s->state, head, D * M), D, M, true);
+        for (int64_t i = at.begin; i < at.end; i++) {
+            const DeltaPosition p = delta_position(s, i, at.h);
             Real *u_i = u + p.row * M;
             decay_state(S, D * M, p.decay);
             if (!p.masked)
@@ -59,8 +59,7 @@ static void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, cons
                 add_outer_product(S, p.k, D, u_i, M);
             apply_state(out + p.row * M, S, p.q, D, M);
         }
-        for (int64_t c = 0; final_state && c < D * M; c++)
-            final_state[at + c] = (Real)S[c % M * D + c / M];
+        write_state(final_state, head, S, D, M, true);
     }
     attention_workspace_free(memory);
 }
@@ -84,13 +83,13 @@ static double product_by_state(const Real *x, const double *T, const Real *y, in
     return sum;
 }
 
-/* du and R u, from the last position of head h of sequence b. R becomes dL/dS_0. */
-static void delta_scan_reverse(const DeltaBackward *g, double *R, int64_t b, int64_t h)
+/* du and R u, from the head's last position. R becomes dL/dS_0. */
+static void delta_scan_reverse(const DeltaBackward *g, double *R, Head at)
 {
     const AttentionInputs *x = &g->s->x;
-    const int64_t D = x->D, M = x->M, begin = first_position(x, b);
-    for (int64_t i = first_position(x, b + 1) - 1; i >= begin; i--) {
-        const DeltaPosition p = delta_position(g->s, i, h);
+    const int64_t D = x->D, M = x->M;
+    for (int64_t i = at.end - 1; i >= at.begin; i--) {
+        const DeltaPosition p = delta_position(g->s, i, at.h);
         g->kRu[p.row] = p.masked ? 0 : product_by_state(p.k, R, g->u + p.row * M, D, M);
         add_outer_product(R, p.q, D, g->dout + p.row * M, M);
         if (p.masked)
@@ -104,12 +103,12 @@ static void delta_scan_reverse(const DeltaBackward *g, double *R, int64_t b, int
     }
 }
 
-/* dq, dk, dv, dbeta and dl, from dl_1 and the first position of head h of sequence b. */
-static void delta_scan(const DeltaBackward *g, double dl, double *S, int64_t b, int64_t h)
+/* dq, dk, dv, dbeta and dl, from dl_1 and the head's first position. */
+static void delta_scan(const DeltaBackward *g, double dl, double *S, Head at)
 {
     const AttentionInputs *x = &g->s->x;
-    const int64_t D = x->D, M = x->M, end = first_position(x, b + 1);
-    for (int64_t i = first_position(x, b); i < end; i++) {
+    const int64_t D = x->D, M = x->M, h = at.h;
+    for (int64_t i = at.begin; i < at.end; i++) {
         const DeltaPosition p = delta_position(g->s, i, h);
         const Real *Ru = g->Ru + p.row * D, *du = g->du + p.row * M, *g_i = g->dout + p.row * M;
         Real *dq = (Real *)(S + D * M), *z = dq + D;
@@ -146,16 +145,15 @@ static void delta_rule_backward_plain(DeltaRuleGradient d, const Real *dout,
     Real *du = device_workspace(rows * (M + D));
     const DeltaBackward g = { d, dout, u, s, du, du + rows * M, memory + x->B * H * size };
     EACH_ROW(head, x->B * H, 7 * x->N * D * M) {
-        const int64_t h = head % H, b = head / H, at = head * D * M;
+        const Head at = head_of(x, head);
         double *R = memory + head * size, *S = R + D * M, dl = 0;
-        read_state(R, dfinal_state ? dfinal_state + at : NULL, D, M, true);
-        read_state(S, s->state ? s->state + at : NULL, D, M, true);
-        delta_scan_reverse(&g, R, b, h);
+        read_state(R, state_of_head(dfinal_state, head, D * M), D, M, true);
+        read_state(S, state_of_head(s->state, head, D * M), D, M, true);
+        delta_scan_reverse(&g, R, at);
         for (int64_t c = 0; c < D * M; c++)
             dl += S[c] * R[c];
-        for (int64_t c = 0; d.state && c < D * M; c++)
-            d.state[at + c] = (Real)R[c % M * D + c / M];
-        delta_scan(&g, dl, S, b, h);
+        write_state(d.state, head, R, D, M, true);
+        delta_scan(&g, dl, S, at);
     }
     device_workspace_free(du);
     attention_workspace_free(memory);

@@ -94,39 +94,33 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
     const int64_t D = x->D, W = linear_scan_columns(s), size = D * W + 2 * (D + W);
     double *memory = attention_workspace(x->B * x->H * size);
     EACH_ROW(head, x->B * x->H, x->N * D * W) {
-        const int64_t h = head % x->H, end = first_position(x, head / x->H + 1);
+        const Head at = head_of(x, head);
         double *S = memory + head * size;
         Real *a = (Real *)(S + D * W), *b = a + D, *v = b + D, *num = v + W;
-        read_state(S, s->state ? s->state + head * D * W : NULL, D, W, true);
-        for (int64_t i = first_position(x, head / x->H); i < end; i++) {
-            read_key_value(b, v, s, i, h);
-            decay_state(S, D * W, read_decay(s, i, h));
-            if (!out) {
-                add_outer_product(S, b, D, v, W);
-                continue;
-            }
-            read_query(a, s, i, h);
+        read_state(S, state_of_head(s->state, head, D * W), D, W, true);
+        for (int64_t i = at.begin; i < at.end; i++) {
+            read_query(a, s, i, at.h);
+            read_key_value(b, v, s, i, at.h);
+            decay_state(S, D * W, read_decay(s, i, at.h));
             scan(a, b, v, D, W, S, num);
-            write_out(out, den, num, s, i, h);
+            write_out(out, den, num, s, i, at.h);
         }
-        for (int64_t k = 0; final_state && k < D * W; k++)
-            final_state[head * D * W + k] = (Real)S[k % W * D + k / W];
+        write_state(final_state, head, S, D, W, true);
     }
     attention_workspace_free(memory);
 }
 
-/* A head's dl, from dl_1 and dl_i - dl_{i+1}: 0 where l_i is -infinity, or the key is masked */
-static void contribute_log_decay(Gradient dlog_decay, double dl_1, const double *differences,
-                                 const LinearScan *s, int64_t head)
+void contribute_log_decay(Gradient dlog_decay, double dl_1, const double *differences,
+                          const LinearScan *s, int64_t head)
 {
-    const int64_t H = s->x.H, h = head % H;
+    const Head at = head_of(&s->x, head);
     double dl_i = dl_1;
-    const int64_t end = first_position(&s->x, head / H + 1);
-    for (int64_t i = first_position(&s->x, head / H); i < end; i++) {
-        if (read_decay(s, i, h) == 0)
+    for (int64_t i = at.begin; i < at.end; i++) {
+        const int64_t row = i * s->x.H + at.h;
+        if (read_decay(s, i, at.h) == 0)
             dl_i = 0;
-        gradient_add(dlog_decay, i * H + h, key_is_masked(&s->x, i) ? 0 : (Real)dl_i);
-        dl_i -= differences[i * H + h];
+        gradient_add(dlog_decay, row, key_is_masked(&s->x, i) ? 0 : (Real)dl_i);
+        dl_i -= differences[row];
     }
 }
 
@@ -140,46 +134,42 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
     double *memory = attention_workspace((x->B * size + positions) * x->H);
     double *dl = memory + x->B * x->H * size; /* [B, N, H]: dl_i - dl_{i+1} */
     EACH_ROW(head, x->B * x->H, 3 * x->N * D * W) {
-        const int64_t h = head % x->H, at = head * D * W;
-        const int64_t begin = first_position(x, head / x->H);
-        const int64_t end = first_position(x, head / x->H + 1);
+        const Head at = head_of(x, head);
+        const Real *state = state_of_head(s->state, head, D * W);
+        const Real *dstate = state_of_head(dfinal_state, head, D * W);
         double *R = memory + head * size, *T = R + D * W, dl_1 = 0; /* T: S^T, then R^T */
         Real *a = (Real *)(T + D * W), *b = a + D, *v = b + D, *dnum = v + W;
         Real *da = dnum + W, *db = da, *dv = da + D;
-        read_state(T, s->state ? s->state + at : NULL, D, W, false);
-        for (int64_t i = begin; dout && i < end; i++) {
-            read_query(a, s, i, h);
-            read_key_value(b, v, s, i, h);
-            read_dnum(dnum, dout, out, den, s, i, h);
-            decay_state(T, D * W, read_decay(s, i, h));
-            dl[i * x->H + h] = d.log_decay.data ? state_product(T, dnum, W, a, D) : 0;
-            scan(dnum, v, b, W, D, T, da);
-            write_dquery(d.x.query, da, a, s, i, h);
-        }
-        read_state(T, dfinal_state ? dfinal_state + at : NULL, D, W, false);
-        read_state(R, dfinal_state ? dfinal_state + at : NULL, D, W, true);
-        if (!dout) /* a and dnum are 0 */
-            memset(a, 0, 2 * (size_t)(D + W) * sizeof *a);
-        for (int64_t i = end - 1; i >= begin; i--) {
-            read_key_value(b, v, s, i, h);
-            if (dout) {
-                read_query(a, s, i, h);
-                read_dnum(dnum, dout, out, den, s, i, h);
-            }
+        read_state(T, state, D, W, false);
+        for (int64_t i = at.begin; i < at.end; i++) {
+            read_query(a, s, i, at.h);
+            read_key_value(b, v, s, i, at.h);
+            read_dnum(dnum, dout, out, den, s, i, at.h);
+            decay_state(T, D * W, read_decay(s, i, at.h));
             if (d.log_decay.data)
-                dl[i * x->H + h] = (dout ? dl[i * x->H + h] : 0) - state_product(T, v, W, b, D);
+                dl[i * x->H + at.h] = state_product(T, dnum, W, a, D);
+            scan(dnum, v, b, W, D, T, da);
+            write_dquery(d.x.query, da, a, s, i, at.h);
+        }
+        read_state(T, dstate, D, W, false);
+        read_state(R, dstate, D, W, true);
+        for (int64_t i = at.end - 1; i >= at.begin; i--) {
+            read_query(a, s, i, at.h);
+            read_key_value(b, v, s, i, at.h);
+            read_dnum(dnum, dout, out, den, s, i, at.h);
+            if (d.log_decay.data)
+                dl[i * x->H + at.h] -= state_product(T, v, W, b, D);
             scan(v, dnum, a, W, D, T, db);
             scan(b, a, dnum, D, W, R, dv);
-            write_dkey_dvalue(&d.x, db, b, dv, s, i, h);
-            decay_state(T, D * W, read_decay(s, i, h));
-            decay_state(R, D * W, read_decay(s, i, h));
+            write_dkey_dvalue(&d.x, db, b, dv, s, i, at.h);
+            decay_state(T, D * W, read_decay(s, i, at.h));
+            decay_state(R, D * W, read_decay(s, i, at.h));
         }
-        for (int64_t k = 0; s->state && k < D * W; k++)
-            dl_1 += (double)s->state[at + k] * T[k];
+        for (int64_t k = 0; state && k < D * W; k++)
+            dl_1 += (double)state[k] * T[k];
         if (d.log_decay.data)
             contribute_log_decay(d.log_decay, dl_1, dl, s, head);
-        for (int64_t k = 0; d.state && k < D * W; k++)
-            d.state[at + k] = (Real)T[k];
+        write_state(d.state, head, T, D, W, false);
     }
     attention_workspace_free(memory);
 }

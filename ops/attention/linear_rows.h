@@ -163,12 +163,42 @@ static inline int64_t first_position(const AttentionInputs *x, int64_t b)
     return x->offsets ? x->offsets[b] : b * x->N;
 }
 
+/* A head of a sequence: its index h, and the sequence's positions, from begin to end - 1 */
+typedef struct Head {
+    int64_t h, begin, end;
+} Head;
+
+static inline Head head_of(const AttentionInputs *x, int64_t head)
+{
+    const int64_t b = head / x->H;
+    return (Head){ head % x->H, first_position(x, b), first_position(x, b + 1) };
+}
+
+/* A head's state among all, whose states have size elements each; NULL if there are none */
+static inline const Real *state_of_head(const Real *states, int64_t head, int64_t size)
+{
+    return states ? states + head * size : NULL;
+}
+
 /* T [D, W], or transposed [W, D], = a head's state [D, W]; 0 if it is NULL */
 static inline void read_state(double *T, const Real *state, int64_t D, int64_t W, bool transposed)
 {
     for (int64_t d = 0; d < D; d++)
         for (int64_t m = 0; m < W; m++)
             T[transposed ? m * D + d : d * W + m] = state ? state[d * W + m] : 0;
+}
+
+/* A head's dl, from dl_1 and dl_i - dl_{i+1}, [B, N, H]: 0 where l_i is -infinity, or the key is
+ * masked; causal_linear.c */
+void contribute_log_decay(Gradient dlog_decay, double dl_1, const double *differences,
+                          const LinearScan *s, int64_t head);
+
+/* The head's state [D, W] = T, which is stored as above; nothing if there are no states */
+static inline void write_state(Real *states, int64_t head, const double *T, int64_t D, int64_t W,
+                               bool transposed)
+{
+    for (int64_t k = 0; states && k < D * W; k++)
+        states[head * D * W + k] = (Real)T[transposed ? k % W * D + k / W : k];
 }
 
 #endif

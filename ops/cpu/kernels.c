@@ -53,6 +53,8 @@ const Kernels cpu_kernels = {
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
     .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
+    .causal_linear_state_forward = causal_linear_state_forward_cpu,
+    .causal_linear_state_backward = causal_linear_state_backward_cpu,
     .linear_attention_forward = linear_attention_forward_cpu,
     .linear_attention_backward = linear_attention_backward_cpu,
     /* attention: softmax */
@@ -134,6 +136,8 @@ const Kernels cpu_bf16_kernels = {
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_bf16,
     .causal_linear_attention_backward = causal_linear_attention_backward_bf16,
+    .causal_linear_state_forward = causal_linear_state_forward_bf16,
+    .causal_linear_state_backward = causal_linear_state_backward_bf16,
     .linear_attention_forward = linear_attention_forward_bf16,
     .linear_attention_backward = linear_attention_backward_bf16,
     /* attention: softmax */

@@ -364,6 +364,28 @@ void causal_linear_attention_backward_bf16(LinearScanGradient d, const Real *dou
     causal_backward(TENSOR_BF16, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
 }
 
+/* The state alone, without out and dout. */
+void causal_linear_state_forward_cpu(Real *state, const LinearScan *s)
+{
+    causal_forward(TENSOR_REAL, NULL, NULL, state, s);
+}
+
+void causal_linear_state_forward_bf16(Real *state, const LinearScan *s)
+{
+    causal_forward(TENSOR_BF16, NULL, NULL, state, s);
+}
+
+void causal_linear_state_backward_cpu(LinearScanGradient d, const Real *dstate, const LinearScan *s)
+{
+    causal_backward(TENSOR_REAL, (ScanBackward){ .d = d, .dfinal_state = dstate }, s);
+}
+
+void causal_linear_state_backward_bf16(LinearScanGradient d, const Real *dstate,
+                                       const LinearScan *s)
+{
+    causal_backward(TENSOR_BF16, (ScanBackward){ .d = d, .dfinal_state = dstate }, s);
+}
+
 /* ----------------------------------------------------------------------------------- not causal
  * Every position reads the totals S~ = sum_j b_j v~_j^T and R~ = sum_i a_i dnum~_i^T. */
 

@@ -260,6 +260,50 @@ extern "C" void causal_linear_attention_backward_cuda(TensorType type, LinearSca
                (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, out, den, s)));
 }
 
+/* The state alone, by the same kernels: out and den are scratch memory, dout is 0. */
+typedef struct StateScratch {
+    Real *out, *den;
+} StateScratch;
+
+static StateScratch state_scratch(TensorType type, Real *state, const LinearScan *s)
+{
+    const int64_t rows = s->x.B * s->x.N * s->x.H;
+    const StateScratch scratch = { device_workspace(rows * s->x.M),
+                                   s->unnormalized ? NULL : device_workspace(rows) };
+    causal_linear_attention_forward_cuda(type, scratch.out, scratch.den, state, s);
+    return scratch;
+}
+
+static void free_scratch(StateScratch scratch)
+{
+    if (scratch.den)
+        device_workspace_free(scratch.den);
+    device_workspace_free(scratch.out);
+}
+
+__global__ void zero_elements(Real *x, int64_t n)
+{
+    GRID_FOR(i, n)
+        x[i] = 0;
+}
+
+extern "C" void causal_linear_state_forward_cuda(TensorType type, Real *state, const LinearScan *s)
+{
+    free_scratch(state_scratch(type, state, s));
+}
+
+extern "C" void causal_linear_state_backward_cuda(TensorType type, LinearScanGradient d,
+                                                  const Real *dstate, const LinearScan *s)
+{
+    const int64_t n = s->x.B * s->x.N * s->x.H * s->x.M;
+    const StateScratch scratch = state_scratch(type, NULL, s);
+    Real *dout = device_workspace(n);
+    LAUNCH(zero_elements, blocks_for(n), THREADS, 0, dout, n);
+    causal_linear_attention_backward_cuda(type, d, dout, dstate, scratch.out, scratch.den, s);
+    device_workspace_free(dout);
+    free_scratch(scratch);
+}
+
 /* Without a causal mask: scan_tiles.cuh */
 
 extern "C" void linear_attention_forward_cuda(TensorType type, Real *out, Real *den,
