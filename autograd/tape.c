@@ -16,11 +16,13 @@
  *  (3) A view has no storage and no gradient but its root's.
  *  (4) A tensor requires a gradient if a node that was recorded has it as an output, or if it is a
  *      variable or a weight. A node is recorded if an input does.
- *  (5) A gradient exists from its first contribution on (has_gradient), which stores; later ones add.
+ *  (5) A gradient exists from its first contribution on (has_gradient), which stores; later ones
+ *      add.
  *  (6) In BACKWARD the nodes that used a node's outputs have run before it. After its own function
  *      nothing reads its outputs, their gradients and what it saved: they are freed, unless kept.
  *  (7) One backward pass per reset, and one thread at a time (error_claim).
- *  (8) In FAILED every call but tape_reset and tape_free may raise; these need nothing of the step. */
+ *  (8) In FAILED every call but tape_reset and tape_free may raise; these two need nothing of the
+ *      step. */
 #include "autograd/internal.h"
 
 #include <stdlib.h>
