@@ -133,7 +133,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BESIDE) $(basename $(call helpers,bench)),
             $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c)))
 
 # -------------------------------------------------------------------------------------------- the rules
-.PHONY: ALWAYS all library test-programs test bench-programs bench tune copy-task figures help \
+.PHONY: ALWAYS all library test-programs test bench-programs bench tune copy-task figures help path \
         format format-check clang-format-check language-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -277,6 +277,9 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 include tests/checks.mk one_file.mk install.mk
 
 # ------------------------------------------------------------------------------------------ for editors
+# README's reading path, by the lines of today.
+path:
+	@tests/path.sh
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
@@ -285,7 +288,7 @@ FORMATTED = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*
 format:
 	clang-format -i $(FORMATTED)
 format-check: clang-format-check language-check
-	tests/check_budgets.sh
+	tests/path.sh
 	tests/check_includes.sh
 clang-format-check:
 	echo $(FORMATTED) | xargs -n 40 clang-format --dry-run -Werror

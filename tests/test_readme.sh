@@ -12,6 +12,13 @@ for page in *.md docs/*.md; do
         inside { print > file }' "$page"
 done
 
+# The two programs of tapegrad.h's tutorial.
+awk -v prefix="$directory/tapegrad" '
+    /^ \*     [^ ]/ || (/^ \*     / && inside) || (/^ \*$/ && inside) { if (!n) n = 1; inside = 1; print substr($0, 8) > sprintf("%s-%02d.c", prefix, n); next }
+    /^#ifndef/ { exit }
+    inside && n == 1 { n = 2 }
+    { inside = 0 }' tapegrad.h
+
 for snippet in "$directory"/*.c; do
     count=$((count + 1))
     grep -q '<tapegrad.h>' "$snippet" || sed -i '1i #include <tapegrad.h>' "$snippet"
@@ -28,6 +35,11 @@ for snippet in "$directory"/*.c; do
     fi
 done
 
+# The tutorial's network learns.
+count=$((count + 1))
+awk '/loss/ { loss = $4 } END { exit !(NR > 0 && loss < 0.001) }' "$directory/tapegrad-01.out" ||
+    fail "tapegrad.h's program ends at $(tail -n 1 "$directory/tapegrad-01.out"), expected a loss below 0.001"
+
 # The README's program is exactly the example, and learns.
 count=$((count + 2))
 first=$(grep -l 'int main' "$directory"/README-*.c | head -n 1)
@@ -37,7 +49,10 @@ awk '/loss/ { loss = $4 } END { exit !(loss > 0 && loss < 0.05) }' "${first%.c}.
 
 # README.md stays short.
 count=$((count + 1))
-[ "$(wc -l <README.md)" -le 150 ] || fail "README.md has $(wc -l <README.md) lines, expected at most 150"
+[ "$(wc -l <README.md)" -le 165 ] || fail "README.md has $(wc -l <README.md) lines, expected at most 165"
+count=$((count + 1))
+wide=$(awk 'length($0) > 100 { print FNR }' README.md)
+[ -z "$wide" ] || fail "README.md: lines of more than 100 columns: $wide"
 
 # names PAGE...: reports paths and functions that do not exist. A path is a word in `code` that begins
 # with a directory of the tree, or a word of two parts that ends as a source; it starts at the root, at
