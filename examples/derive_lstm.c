@@ -19,7 +19,7 @@ static void derive(void)
                 sum += w_ih[k][i] * x[t][i];
             for (int j = 0; j < H; j++)
                 sum += w_hh[k][j] * h[t][j];
-            a[t][k] = k / H == 2 ? tanh(sum) : 1 / (1 + exp(-sum)); /* i, f, g, o */
+            a[t][k] = k / H == 2 ? tanh(sum) : 1 / (1 + exp(-sum)); /* i, f, c~, o */
         }
         for (int j = 0; j < H; j++) {
             c[t + 1][j] = a[t][H + j] * c[t][j] + a[t][j] * a[t][2 * H + j];
@@ -29,12 +29,13 @@ static void derive(void)
     double dh[H] = { 0 }, dc[H] = { 0 }, da[GATES];
     for (int t = N - 1; t >= 0; t--) {
         for (int j = 0; j < H; j++) {
-            const double i = a[t][j], f = a[t][H + j], g = a[t][2 * H + j], o = a[t][3 * H + j];
+            const double i = a[t][j], f = a[t][H + j], candidate = a[t][2 * H + j],
+                         o = a[t][3 * H + j];
             const double tanh_c = tanh(c[t + 1][j]);
             dh[j] += dout[t][j], dc[j] += dh[j] * o * (1 - tanh_c * tanh_c);
-            da[j] = dc[j] * g * i * (1 - i);
+            da[j] = dc[j] * candidate * i * (1 - i);
             da[H + j] = dc[j] * c[t][j] * f * (1 - f);
-            da[2 * H + j] = dc[j] * i * (1 - g * g);
+            da[2 * H + j] = dc[j] * i * (1 - candidate * candidate);
             da[3 * H + j] = dh[j] * tanh_c * o * (1 - o);
             dc[j] *= f, dh[j] = 0;
         }

@@ -214,10 +214,10 @@ KERNEL(linear_attention_backward,
  * [B, N, H] (Real, saved for the backward pass); inverse is 0 if no key is visible */
 KERNEL(softmax_attention_forward,
        (Real *out, Real *m, Real *inverse, const AttentionInputs *attention, bool causal))
-/* d <- the gradients by query, key and value, as far as their data is not NULL; dA [B, N, H] (Real)
+/* d <- the gradients by query, key and value, as far as their data is not NULL; dc [B, N, H] (Real)
  * = the gradient by the sums A of the log decays, unless it is NULL */
 KERNEL(softmax_attention_backward,
-       (AttentionGradient d, Real *dA, const Real *dout, const Real *out, const Real *m,
+       (AttentionGradient d, Real *dc, const Real *dout, const Real *out, const Real *m,
         const Real *inverse, const AttentionInputs *attention, bool causal))
 
 /* ------------------------------------------------------------------------------- attention: lsh */

@@ -63,6 +63,9 @@ my @phrases = grep { /\S/ } split /\n/, <<'END';
 \w*(?:colour|behaviour|neighbour|favour)\w*
 \w*(?:recogn|initial|normal|parallel|general|serial|vector|token|optim|minim|maxim|summar|organ)is(?:e|es|ed|ing|er|ers|ation)\b
 \b(?:grey|centre[sd]?)\b
+\b[A-Za-z~]+_[a-zT][-+]1\b
+(?-i:\bL_[ij]\b)
+\bi, f, g, o\b
 (?:^|[.:;] |\n\n)(?-i:What|Of what|Of these) (?!is there|there is)
 END
 binmode STDOUT, ':encoding(UTF-8)';

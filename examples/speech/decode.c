@@ -6,8 +6,8 @@
  *   blank_t(l)   of those whose frame t is the blank
  *   symbol_t(l)  of those whose frame t is the last symbol of l, last(l)
  * A path that emits l after frame t emitted l before, or l without its last symbol, parent(l):
- *   blank_t(l)  = y_t,0 (blank_t-1(l) + symbol_t-1(l))
- *   symbol_t(l) = y_t,last(l) (symbol_t-1(l) + from_t-1(parent(l), last(l)))
+ *   blank_t(l)  = y_t,0 (blank_{t-1}(l) + symbol_{t-1}(l))
+ *   symbol_t(l) = y_t,last(l) (symbol_{t-1}(l) + from_{t-1}(parent(l), last(l)))
  *   from_t(l, k) = blank_t(l) + (last(l) != k) symbol_t(l)
  * since a repeated symbol without a blank between is merged. After every frame the `width` texts of
  * the largest blank_t + symbol_t remain. If the beam holds all texts, the sums are exact.
@@ -119,7 +119,7 @@ static int64_t find_child(const Search *search, int64_t node, int32_t symbol)
     return child;
 }
 
-/* ln from_t-1(l, k) */
+/* ln from_{t-1}(l, k) */
 static double log_from(const Prefix *l, int32_t k)
 {
     return l->symbol == k ? l->blank : log_add(l->blank, l->symbol_sum);
@@ -294,8 +294,8 @@ static Edits fewest(Edits a, Edits b)
 
 /* d_ij of the first i symbols of the reference and the first j that were found, row by row:
  *   d_i0 = i deletions, d_0j = j insertions
- *   d_ij = the fewest of d_i-1,j-1 + [reference_i != found_j] substitutions, d_i-1,j + a deletion
- *          and d_i,j-1 + an insertion */
+ *   d_ij = the fewest of d_{i-1,j-1} + [reference_i != found_j] substitutions, d_{i-1,j} + a deletion
+ *          and d_{i,j-1} + an insertion */
 Edits edits_between(const int32_t *reference, int64_t n, const int32_t *found, int64_t m)
 {
     Edits *row = allocate(m + 1, sizeof *row);

@@ -5,7 +5,8 @@
  *   p = (1 - lr weight_decay) p - lr scale X
  * An iteration maps each singular value s of X to a s + b s^3 + c s^5 and keeps the singular
  * vectors: the Newton-Schulz iteration, with coefficients with a large derivative a at 0, so that
- * small singular values grow fast; after 5 iterations nearly all are in [0.7, 1.2].
+ * small singular values grow fast: after 5 iterations those from 0.01 on are in [0.68, 1.14]. a, b
+ * and c are in muon_coefficients, and scale is 1 or as MuonScale says.
  *
  * A iterates on the smaller side: the same values are X (a + b B + c B^2), B = X^T X, for r > c.
  * All other weights step as in AdamW: the table of groups holds which are matrices. A step first

@@ -1,17 +1,17 @@
 /* gru: gated recurrent units (Cho et al. 2014), with the two biases of PyTorch's. Per step, from h
  * of the step before (s: sigmoid):
- *   r = s(W_ir x_t + b_ir + W_hr h_t-1 + b_hr)    z = s(W_iz x_t + b_iz + W_hz h_t-1 + b_hz)
- *   m = W_hn h_t-1 + b_hn                         n = tanh(W_in x_t + b_in + r m)
- *   h_t = (1 - z) n + z h_t-1 = n + z (h_t-1 - n)
- * Backpropagation through time: dh is the gradient of h_t from all later steps. h_t-1 enters h_t
+ *   r = s(W_ir x_t + b_ir + W_hr h_{t-1} + b_hr)    z = s(W_iz x_t + b_iz + W_hz h_{t-1} + b_hz)
+ *   m = W_hn h_{t-1} + b_hn                         n = tanh(W_in x_t + b_in + r m)
+ *   h_t = (1 - z) n + z h_{t-1} = n + z (h_{t-1} - n)
+ * Backpropagation through time: dh is the gradient of h_t from all later steps. h_{t-1} enters h_t
  * directly, multiplied by z, and by the three products:
  *   dh <- dout_t
  *   da_n = dh (1 - z) (1 - n^2)            before the functions: s' = s (1 - s), tanh' = 1 - tanh^2
  *   dm   = da_n r
  *   dr   = da_n m r (1 - r)
- *   dz   = dh (h_t-1 - n) z (1 - z)
- *   dh_t-1 = dh z + W_hh^T [dr, dz, dm]
- * The gradient of W_ih x_t is [dr, dz, da_n], that of W_hh h_t-1 is [dr, dz, dm]; recurrence.c has
+ *   dz   = dh (h_{t-1} - n) z (1 - z)
+ *   dh_{t-1} = dh z + W_hh^T [dr, dz, dm]
+ * The gradient of W_ih x_t is [dr, dz, da_n], that of W_hh h_{t-1} is [dr, dz, dm]; recurrence.c has
  * the gradients of x, weights and biases. Saved: r, z, n and m. */
 #include "ext/recurrent/kernels.h"
 

@@ -1,19 +1,19 @@
 /* lstm: long short-term memory (Hochreiter and Schmidhuber 1997), with the forget gate of Gers,
  * Schmidhuber and Cummins 2000. Per step, from h and c of the step before (s: sigmoid):
- *   [i, f, g, o] = W_ih x_t + b_ih + W_hh h_t-1 + b_hh      before their functions, H elements each
- *   i = s(i)    f = s(f)    g = tanh(g)    o = s(o)
- *   c_t = f c_t-1 + i g
+ *   [i, f, c~, o] = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh   before their functions, H elements each
+ *   i = s(i)    f = s(f)    c~ = tanh(c~)    o = s(o)
+ *   c_t = f c_{t-1} + i c~
  *   h_t = o tanh(c_t)
  * Backpropagation through time: dh, dc are the gradients of h_t, c_t from all later steps. h_t is
- * also an output, and c_t-1 enters c_t through f alone, so the error flows through time multiplied
- * by f, without a product:
+ * also an output, and c_{t-1} enters c_t through f alone, so the error flows through time multiplied
+ * by f, without a matrix product:
  *   dh <- dout_t                       dc <- dh o (1 - tanh^2 c_t)
  *   do = dh tanh(c_t) o (1 - o)        before the functions: s' = s (1 - s), tanh' = 1 - tanh^2
- *   di = dc g i (1 - i)
- *   df = dc c_t-1 f (1 - f)
- *   dg = dc i (1 - g^2)
- *   dc_t-1 = dc f
- *   dh_t-1 = W_hh^T [di, df, dg, do]
+ *   di = dc c~ i (1 - i)
+ *   df = dc c_{t-1} f (1 - f)
+ *   dc~ = dc i (1 - c~^2)
+ *   dc_{t-1} = dc f
+ *   dh_{t-1} = W_hh^T [di, df, dc~, do]
  * From the last step to the first: dh of a sequence begins as the gradient of its final state.
  * recurrence.c has the gradients of x, weights and biases. Saved: the gates and c. */
 #include "ext/recurrent/kernels.h"
@@ -25,14 +25,14 @@ static void lstm_forward_plain(Recurrence r)
         Real *h = r.hidden + b * H, *c = r.cell + b * H;
         for (int64_t step = 0; step < length_of(&r, b); step++) {
             const int64_t row = b * r.N + position_of(&r, b, step);
-            Real *a = r.gates + row * 4 * H; /* W_ih x_t; then i, f, g, o */
+            Real *a = r.gates + row * 4 * H; /* W_ih x_t; then i, f, c~, o */
             for (int64_t k = 0; k < 4 * H; k++)
                 a[k] += r.bias_ih[k] + hidden_product(&r, k, h);
             for (int64_t j = 0; j < H; j++) {
                 const Real i = a[j] = real_sigmoid(a[j]), f = a[H + j] = real_sigmoid(a[H + j]);
-                const Real g = a[2 * H + j] = real_tanh(a[2 * H + j]);
+                const Real candidate = a[2 * H + j] = real_tanh(a[2 * H + j]);
                 const Real o = a[3 * H + j] = real_sigmoid(a[3 * H + j]);
-                r.saved[row * H + j] = c[j] = f * c[j] + i * g;
+                r.saved[row * H + j] = c[j] = f * c[j] + i * candidate;
                 r.out[row * H + j] = h[j] = o * real_tanh(c[j]);
             }
         }
@@ -47,18 +47,18 @@ static void lstm_backward_plain(Recurrence r)
         Real *dh = r.dhidden + b * H, *dc = r.dcell + b * H;
         for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
             const int64_t row = b * r.N + position_of(&r, b, step);
-            Real *a = r.gates + row * 4 * H; /* i, f, g, o; then di, df, dg, do */
+            Real *a = r.gates + row * 4 * H; /* i, f, c~, o; then di, df, dc~, do */
             const Real *c = r.saved + row * H, *c_before = c + (r.reverse ? H : -H);
             if (step == 0)
                 c_before = r.initial_cell ? r.initial_cell + b * H : NULL;
             for (int64_t j = 0; j < H; j++) {
-                const Real i = a[j], f = a[H + j], g = a[2 * H + j], o = a[3 * H + j];
+                const Real i = a[j], f = a[H + j], candidate = a[2 * H + j], o = a[3 * H + j];
                 const Real tanh_c = real_tanh(c[j]);
                 dh[j] += r.dout ? r.dout[row * H + j] : 0;
                 dc[j] += dh[j] * o * (1 - tanh_c * tanh_c);
-                a[j] = dc[j] * g * i * (1 - i);
+                a[j] = dc[j] * candidate * i * (1 - i);
                 a[H + j] = dc[j] * (c_before ? c_before[j] : 0) * f * (1 - f);
-                a[2 * H + j] = dc[j] * i * (1 - g * g);
+                a[2 * H + j] = dc[j] * i * (1 - candidate * candidate);
                 a[3 * H + j] = dh[j] * tanh_c * o * (1 - o);
                 dc[j] *= f;
                 dh[j] = 0;

@@ -1,9 +1,9 @@
 /* The part of op_lstm and op_gru that does not depend on the cell. With a_t = W_ih x_t + b_ih of
- * all positions and u_t = W_hh h_t-1 + b_hh, a cell computes h_t from a_t, u_t and its state. Its
+ * all positions and u_t = W_hh h_{t-1} + b_hh, a cell computes h_t from a_t, u_t and its state. Its
  * backward pass over time yields da and du (equal for LSTM) of all positions; the rest is products
  * over all positions at once:
  *   dx_t <- W_ih^T da_t    dW_ih <- sum_t da_t x_t^T      db_ih <- sum_t da_t
- *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
+ *                          dW_hh <- sum_t du_t h_{t-1}^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
 #include "ext/recurrent/kernels.h"
 
@@ -85,7 +85,7 @@ static void contribute_values(Node *node, Tensor *input, const Tensor *values)
         kernels_of(input)->column_sums(gradient, values->data, 1, tensor_count(input));
 }
 
-/* dx, dW_ih, db_ih, db_hh, dW_hh from da, the gates' gradients; previous: h_t-1 of all positions */
+/* dx, dW_ih, db_ih, db_hh, dW_hh from da, the gates' gradients; previous: all h_{t-1} */
 static void contribute_all_positions(Node *node, const Recurrence *r, const Tensor *previous)
 {
     const RecurrentAttributes *attributes = node->attributes;

@@ -25,8 +25,8 @@ typedef struct LstmOptions {
 
 /* A layer of long short-term memory in one direction (Hochreiter and Schmidhuber 1997; forget gate:
  * Gers, Schmidhuber and Cummins 2000):
- *   [i, f, g, o] = W_ih x_t + b_ih + W_hh h_t-1 + b_hh
- *   c_t = sigmoid(f) c_t-1 + sigmoid(i) tanh(g)    h_t = sigmoid(o) tanh(c_t)
+ *   [i, f, c~, o] = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh
+ *   c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(c~)    h_t = sigmoid(o) tanh(c_t)
  * x [B, N, I]; returns all h_t, [B, N, H], in x's dtype, 0 after a sequence's end. Unless they are
  * NULL, *final_hidden and *final_cell become h and c after each sequence's last step, [B, H], Real:
  * as options.hidden and cell of the next part of the sequences they continue them. O(N) time; saves
@@ -40,8 +40,8 @@ typedef struct GruOptions {
 } GruOptions;
 
 /* A layer of gated recurrent units (Cho et al. 2014) in one direction:
- *   r = sigmoid(W_ir x_t + b_ir + W_hr h_t-1 + b_hr)    z = sigmoid(W_iz x_t + b_iz + ...)
- *   n = tanh(W_in x_t + b_in + r (W_hn h_t-1 + b_hn))   h_t = (1 - z) n + z h_t-1
+ *   r = sigmoid(W_ir x_t + b_ir + W_hr h_{t-1} + b_hr)    z = sigmoid(W_iz x_t + b_iz + ...)
+ *   n = tanh(W_in x_t + b_in + r (W_hn h_{t-1} + b_hn))   h_t = (1 - z) n + z h_{t-1}
  * The order of the gates is r, z, n; the rest as op_lstm. Saves 5 H values per position. */
 Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions options,
                Tensor **final_hidden);

@@ -44,9 +44,9 @@
  * the chunk-parallel form.
  *
  * A decay, one number l_i <= 0 per position and head, makes the past fade: before position i adds
- * its outer product, the state is multiplied by e^(l_i). With L_i = l_1 + .. + l_i
- *     scan(x, y, w)_i = sum_{j<=i} e^(L_i - L_j) (x_i.y_j) w_j    T_i = e^(l_i) T_{i-1} + y_i w_i^T
- * and e^(L_i - L_j), one factor per pair, is the same in num~, da, db and dv: the four scans decay
+ * its outer product, the state is multiplied by e^(l_i). With c_i = l_1 + .. + l_i
+ *     scan(x, y, w)_i = sum_{j<=i} e^(c_i - c_j) (x_i.y_j) w_j    T_i = e^(l_i) T_{i-1} + y_i w_i^T
+ * and e^(c_i - c_j), one factor per pair, is the same in num~, da, db and dv: the four scans decay
  * alike. In reverse, T is multiplied by e^(l_i) after position i: so dS~_0 <- e^(l_1) R~_1. The
  * normalizer's column decays with the others: the weights of the v_j still add up to 1. Masked
  * positions do not decay. As for l_i: let Z_i = e^(l_i) S~_{i-1} and R'_i = e^(l_{i+1}) R~_{i+1}

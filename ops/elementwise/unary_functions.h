@@ -36,7 +36,7 @@ typedef struct Constants {
  *   add_scalar    out = x + c                  d out / dx = 1 */
 
 /* relu: out = max(x, 0); the comparisons let a NaN pass
- *   d out / dx = 1 for x > 0, else 0; out may be passed for x, since it has the same sign */
+ *   d out / dx = 1 for x > 0, else 0; out may be passed for x: it is positive where x is */
 MATH_FUNCTION Real relu(Real x)                     { return x <= 0 ? 0 : x; }
 MATH_FUNCTION Real relu_gradient(Real dout, Real x) { return x <= 0 ? 0 : dout; }
 

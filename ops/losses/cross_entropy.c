@@ -1,4 +1,5 @@
 /* cross_entropy: the weighted mean over R rows of -ln softmax(logits_r) at the target t_r
+ * Since -ln (e^x_t / sum_c e^x_c) = ln sum_c e^x_c - x_t,
  *   l_r = ln sum_c e^logits_rc     W = sum_r w_r     out = sum_r w_r (l_r - logits_r,t_r) / W
  * Backward, g = dL/dout:
  *   dl_r / dlogits_rc = e^logits_rc / sum_j e^logits_rj = e^(logits_rc - l_r) = softmax(logits_r)_c

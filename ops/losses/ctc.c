@@ -7,15 +7,15 @@
  * order: it stays or goes to the next state, or passes over a blank between unequal symbols. Let
  *   a_t(s) = ln of the sum over prefixes of paths, frames 0 .. t, that end in state s
  *   b_t(s) = ln of the sum over suffixes, frames t + 1 .. T - 1, after state s at frame t
- * With (+) for ln(e^x + e^y), and skip_j = 0 if target_j differs from target_j-1, else minus
+ * With (+) for ln(e^x + e^y), and skip_j = 0 if target_j differs from target_{j-1}, else minus
  * infinity, the last step gives a (equations 6, 7), the first one b (equations 10, 11, without
  * frame t's factor):
- *   a_t(blank_j)  = ln y_t,0        + (a_t-1(blank_j) (+) a_t-1(symbol_j-1))
- *   a_t(symbol_j) = ln y_t,target_j + (a_t-1(symbol_j) (+) a_t-1(blank_j)
- *                                                      (+) skip_j + a_t-1(symbol_j-1))
- *   b_t-1(blank_j)  = c_t(blank_j) (+) c_t(symbol_j)            c_t(s) = b_t(s) + ln y_t,s
- *   b_t-1(symbol_j) = c_t(symbol_j) (+) c_t(blank_j+1) (+) skip_j+1 + c_t(symbol_j+1)
- * Before frame 0 a path is in blank_0; after the last frame, in blank_n or symbol_n-1.
+ *   a_t(blank_j)  = ln y_t,0        + (a_{t-1}(blank_j) (+) a_{t-1}(symbol_{j-1}))
+ *   a_t(symbol_j) = ln y_t,target_j + (a_{t-1}(symbol_j) (+) a_{t-1}(blank_j)
+ *                                                      (+) skip_j + a_{t-1}(symbol_{j-1}))
+ *   b_{t-1}(blank_j)  = c_t(blank_j) (+) c_t(symbol_j)            c_t(s) = b_t(s) + ln y_t,s
+ *   b_{t-1}(symbol_j) = c_t(symbol_j) (+) c_t(blank_{j+1}) (+) skip_{j+1} + c_t(symbol_{j+1})
+ * Before frame 0 a path is in blank_0; after the last frame, in blank_n or symbol_{n-1}.
  *
  * Backward, g = dL/dout. Every path is in one state at frame t, so for every t
  *   p = sum_s e^(a_t(s) + b_t(s))
@@ -27,7 +27,7 @@
  * Each row of a and of c is shifted to a maximum of 0, so that its error does not grow with T; the
  * shifts of a are part of ln p, summed in double, and o divides by its own sum over s. An
  * infeasible target has no path: p = 0, out is infinite, and dlogits NaN.
- * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_t-1 replaces a_t, which has been
+ * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_{t-1} replaces a_t, which has been
  * used. */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"

@@ -27,7 +27,7 @@ SHARED_FUNCTION int64_t ctc_symbols(const Ctc *ctc, int64_t b)
 }
 
 /* One value per state of a target of n symbols:
- *   blank_0 .. blank_n   -inf   symbol_0 .. symbol_n-1   -inf
+ *   blank_0 .. blank_n   -inf   symbol_0 .. symbol_{n-1}   -inf
  * so that symbol_-1 and symbol_n are read as -inf. */
 typedef struct CtcRow {
     Real *blank, *symbol;

@@ -5,7 +5,7 @@
  *   h_ro = g_ro f'(y_ro)
  *   dx_ri <- sum_o h_ro weight_oi     dweight_oi <- sum_r h_ro x_ri     dbias_o <- sum_r h_ro
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
- * Saved for the backward pass: y; nothing for relu, since out > 0 where y > 0. */
+ * Saved for the backward pass: y; nothing for the identity, nor for relu: out > 0 where y > 0. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

@@ -1,7 +1,8 @@
 /* softmax of each of R rows of C elements
  *   out_c = e^(x_c - m) / sum_j e^(x_j - m)          m = max_j x_j cancels; it prevents overflow
- * Backward, g = dL/dout, with dout_c / dx_j = out_c ([c = j] - out_j):
- *   dx_j <- out_j (g_j - sum_c g_c out_c)
+ * Backward, g = dL/dout. With s = sum_j e^x_j, ds / dx_j = e^x_j and the quotient rule,
+ *   dout_c / dx_j = ([c = j] e^x_c s - e^x_c e^x_j) / s^2 = out_c ([c = j] - out_j)
+ *   dx_j <- sum_c g_c out_c ([c = j] - out_j) = out_j (g_j - sum_c g_c out_c)
  *
  * log_softmax, its logarithm
  *   out_c = x_c - ln sum_j e^x_j = (x_c - m) - ln sum_j e^(x_j - m)

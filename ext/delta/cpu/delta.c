@@ -1,18 +1,18 @@
 /* The delta rule on the CPU, chunk by chunk. A head of a sequence is an item of work; its state
  * stays in the cache of its thread.
  *
- * The WY form: let K, V, U, Q hold C positions as rows, S the state before them, and L_i = l_1 +
+ * The WY form: let K, V, U, Q hold C positions as rows, S the state before them, and c_i = l_1 +
  * .. + l_i within them. The recurrence of S makes that of u a triangular system, which forward
  * substitution solves; then out is linear attention's scan with u as values:
- *     (I + diag(beta) A) U = diag(beta) (V - diag(e^L) K S)    A_ij = e^(L_i - L_j) k_i.k_j, j < i
- *     out = diag(e^L) Q S + P U                                P_ij = e^(L_i - L_j) q_i.k_j, j <= i
- *     S <- e^(L_C) S + (diag(e^(L_C - L)) K)^T U
+ *     (I + diag(beta) A) U = diag(beta) (V - diag(e^c) K S)    A_ij = e^(c_i - c_j) k_i.k_j, j < i
+ *     out = diag(e^c) Q S + P U                                P_ij = e^(c_i - c_j) q_i.k_j, j <= i
+ *     S <- e^(c_C) S + (diag(e^(c_C - c)) K)^T U
  * and likewise backward, with R the derivative by the state after them:
- *     dU + A^T diag(beta) dU = diag(e^(L_C - L)) K R + P^T G
- *     R <- e^(L_C) R + (diag(e^L) Q)^T G - (diag(e^L) K)^T dV
+ *     dU + A^T diag(beta) dU = diag(e^(c_C - c)) K R + P^T G
+ *     R <- e^(c_C) R + (diag(e^c) Q)^T G - (diag(e^c) K)^T dV
  *
- * Decays are products of the e^(l_i), or exponentials of sums, never a quotient: past_i = e^(L_i),
- * future_i = e^(L_C - L_i) and E_ij = e^(L_i - L_j), all <= 1, so that strong decays become 0 and
+ * Decays are products of the e^(l_i), or exponentials of sums, never a quotient: past_i = e^(c_i),
+ * future_i = e^(c_C - c_i) and E_ij = e^(c_i - c_j), all <= 1, so that strong decays become 0 and
  * nothing overflows. Weak ones are not applied to a state chunk by chunk, which would add up their
  * rounding: S is stored without its factor `pending`, until that is below 1/2.
  *
@@ -163,7 +163,7 @@ typedef struct DeltaChunk {
     int64_t rows;         /* count, padded to whole vectors and tiles */
     bool decays;
     double pending; /* before the chunk */
-    Real all;       /* what the stored state is multiplied by: e^(L_C) times pending, or 1 */
+    Real all;       /* what the stored state is multiplied by: e^(c_C) times pending, or 1 */
 } DeltaChunk;
 
 /* e^x as precise as that of a Real x */
@@ -371,7 +371,7 @@ static void store_delta_state(const DeltaItem *item, Real *to, const Real *S)
 /* -------------------------------------------------------------------------------------- forward */
 
 /* U = diag(beta) (V - diag(past) K S), (I - A) U = U      out = diag(past) Q S + P U
- * S <- e^(L_C) S + K^T diag(future) U */
+ * S <- e^(c_C) S + K^T diag(future) U */
 static void forward_chunk(const DeltaChunk *c, Real *out, Real *u)
 {
     const DeltaPass *p = c->item->pass;
@@ -466,7 +466,7 @@ static double delta_state_product(const DeltaItem *item, const Real *R_t)
     return item->pending * sum;
 }
 
-/* S <- e^(L_C) S + K^T diag(future) U, transposed. A segment's last dl is <S, R> without the last
+/* S <- e^(c_C) S + K^T diag(future) U, transposed. A segment's last dl is <S, R> without the last
  * position's pair k u^T, which may have no decay. Returns the next segment's first. */
 static double update_state(const DeltaChunk *c, const DeltaUpstream *g)
 {
@@ -504,7 +504,7 @@ static void sum_within(const DeltaChunk *c, const DeltaUpstream *g)
 
 /* dU = diag(future) K R + P^T G, (I - A^T) dU = dU
  * Ru = diag(future) U R^T + dP^T Q + dA^T K      dP = E o G U^T      dA = E o -dV U^T
- * R <- e^(L_C) R + (diag(past) Q)^T G - (diag(past) K)^T dV */
+ * R <- e^(c_C) R + (diag(past) Q)^T G - (diag(past) K)^T dV */
 static void backward_chunk_reverse(const DeltaChunk *c, const DeltaUpstream *g)
 {
     const DeltaPass *p = c->item->pass;
@@ -610,7 +610,7 @@ static void combine_rows(const DeltaChunk *c, const DeltaUpstream *g, Real *z)
 }
 
 /* dQ = diag(past) G S^T + dP K      Z = diag(past) dU S^T + dA K      dP = E o G U^T
- * S <- e^(L_C) S + K^T diag(future) U                                  dA = E o dU U^T, j < i */
+ * S <- e^(c_C) S + K^T diag(future) U                                  dA = E o dU U^T, j < i */
 static void backward_chunk(const DeltaChunk *c, const DeltaUpstream *g)
 {
     const DeltaPass *p = c->item->pass;

@@ -17,11 +17,11 @@ ALWAYS_INLINE void lstm_units(const Recurrence *r, CellStep at, UnitBlock units,
         for (int64_t k = 0; k < 4; k++)
             a[k] =
                 gates[k * H + j] + sums[k * stride + j] + (bias_ih[k * H + j] + bias_hh[k * H + j]);
-        const Real i = real_sigmoid(a[0]), f = real_sigmoid(a[1]), g = real_tanh(a[2]);
-        const Real o = real_sigmoid(a[3]), c_t = f * c[j] + i * g;
+        const Real i = real_sigmoid(a[0]), f = real_sigmoid(a[1]), candidate = real_tanh(a[2]);
+        const Real o = real_sigmoid(a[3]), c_t = f * c[j] + i * candidate;
         gates[j] = i;
         gates[H + j] = f;
-        gates[2 * H + j] = g;
+        gates[2 * H + j] = candidate;
         gates[3 * H + j] = o;
         c[j] = cells[j] = c_t;
         out[j] = h[j] = o * real_tanh(c_t);
@@ -53,13 +53,14 @@ ALWAYS_INLINE void lstm_units_backward(const Recurrence *r, CellStep at, int64_t
     const Real *cells = r->saved + row * H + first;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        const Real i = gates[j], f = gates[H + j], g = gates[2 * H + j], o = gates[3 * H + j];
+        const Real i = gates[j], f = gates[H + j], candidate = gates[2 * H + j],
+                   o = gates[3 * H + j];
         const Real tanh_c = real_tanh(cells[j]);
         const Real dh_t = dh[j] + (dout ? dout[j] : 0);
         const Real dc_t = dc[j] + dh_t * o * (1 - tanh_c * tanh_c);
-        copy[j] = gates[j] = dc_t * g * i * (1 - i);
+        copy[j] = gates[j] = dc_t * candidate * i * (1 - i);
         copy[H + j] = gates[H + j] = dc_t * (c_before ? c_before[j] : 0) * f * (1 - f);
-        copy[2 * H + j] = gates[2 * H + j] = dc_t * i * (1 - g * g);
+        copy[2 * H + j] = gates[2 * H + j] = dc_t * i * (1 - candidate * candidate);
         copy[3 * H + j] = gates[3 * H + j] = dh_t * tanh_c * o * (1 - o);
         dc[j] = dc_t * f;
         dh[j] = 0; /* the product adds W_hh^T dgates */

@@ -12,16 +12,17 @@
  *
  * All rounds (equation 6, appendix A). N_ij is the number of rounds r with j in P_i^(r), and U_i
  * the union of the P_i^(r):
- *   L_i = ln sum_{j in U_i} e^s_ij        out_i = sum_{j in U_i} e^(s_ij - L_i) v_j
- * with e^(s_ij - L_i) = e^(s_ij - m_i) / l_i, where m_i and l_i are those of softmax.c over U_i.
+ *   lse_i = ln sum_{j in U_i} e^s_ij        out_i = sum_{j in U_i} e^(s_ij - lse_i) v_j
+ * with e^(s_ij - lse_i) = e^(s_ij - m_i) / l_i, where m_i and l_i are those of softmax.c over U_i.
  * If U_i is empty, out_i = v_i. The paper sums by rounds, with z_i^(r) the logarithm of the sum
  * over j in P_i^(r) of e^s_ij / N_ij, and o_i^(r) the round's softmax average of values:
- *   out_i = sum_r e^(z_i^(r) - L_i) o_i^(r) = sum_r sum_{j in P_i^(r)} e^(s_ij - L_i) / N_ij v_j
+ *   out_i = sum_r e^(z_i^(r) - lse_i) o_i^(r)
+ *         = sum_r sum_{j in P_i^(r)} e^(s_ij - lse_i) / N_ij v_j
  * since z_i^(r) cancels. So to the backends all rounds are one online softmax (see softmax.c) with
  * weights 1 / N_ij, which starts from m, l and o = l out of the previous rounds.
  *
  * Backward. g_i is the upstream gradient of out_i. Saved are out, m_i, 1 / l_i and the order. The
- * buckets are constants, so with P_ij = e^(s_ij - L_i), as in softmax attention:
+ * buckets are constants, so with P_ij = e^(s_ij - lse_i), as in softmax attention:
  *   dv_j <- sum_i P_ij g_i        dS_ij = P_ij (g_i.v_j - g_i.out_i)
  * s_ij is linear in x_i and u_j; w_j is the gradient of u_j:
  *   dx_i <- sum_j dS_ij u_j / sqrt D        w_j = sum_i dS_ij x_i / sqrt D

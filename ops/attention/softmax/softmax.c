@@ -6,9 +6,9 @@
  *   s_ij = q_i.k_j / sqrt D + mask_ij      P_ij = e^s_ij / sum_j e^s_ij      out_i = sum_j P_ij v_j
  *
  * Under the causal mask there may be a decay (Lin et al. 2025, Forgetting Transformer): s_ij gains
- *   log_decay_{j+1} + ... + log_decay_i = A_i - A_j,      A_i = log_decay_1 + ... + log_decay_i
+ *   log_decay_{j+1} + ... + log_decay_i = c_i - c_j,      c_i = log_decay_1 + ... + log_decay_i
  * Softmax does not change if all s_ij of a row gain one number, so masked positions, from
- * key_length on, add nothing to A_i.
+ * key_length on, add nothing to c_i.
  *
  * Forward: online softmax. A row of s is computed one tile of keys at a time. For the keys so far
  * the row holds the maximum m, the sum l = sum_j e^(s_ij - m), and o = sum_j e^(s_ij - m) v_j. No
@@ -21,19 +21,19 @@
  *
  * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out, m_i and
  * 1 / l_i, from which a tile of P is recomputed: P_ij = e^(s_ij - m_i) / l_i. Their one number,
- * L_i = m_i + ln l_i, loses ln l_i by rounding where a mask adds -10^9 to all scores of a row.
+ * m_i + ln l_i, loses ln l_i by rounding where a mask adds -10^9 to all scores of a row.
  *   out_i is linear in v_j with the factor P_ij:
  *     dv_j <- sum_i P_ij g_i                   dP_ij = g_i.v_j
- *   Softmax: dP_ij/ds_ik = P_ij ([j = k] - P_ik), because ln P_ij = s_ij - L_i and
- *   dL_i/ds_ik = e^s_ik / sum_j e^s_ij = P_ik, where L_i = ln sum_j e^s_ij. So
+ *   Softmax: dP_ij/ds_ik = P_ij ([j = k] - P_ik), because ln P_ij = s_ij - lse_i and
+ *   dlse_i/ds_ik = e^s_ik / sum_j e^s_ij = P_ik, where lse_i = ln sum_j e^s_ij. So
  *     dS_ik = sum_j dP_ij P_ij ([j = k] - P_ik) = P_ik (dP_ik - D_i),   D_i = sum_j P_ij dP_ij
  *   and D_i (not the head size D) needs no row of P:
  *     D_i = sum_j P_ij (g_i.v_j) = g_i.(sum_j P_ij v_j) = g_i.out_i
  *   s_ij is linear in q_i and in k_j:
  *     dq_i <- sum_j dS_ij k_j / sqrt D         dk_j <- sum_i dS_ij q_i / sqrt D
- *   With a decay s_ij also contains A_i and -A_j, and A_i contains log_decay_t for all t <= i:
- *     dA_i = sum_j dS_ij - sum_n dS_ni         dlog_decay_t <- sum_{i>=t} dA_i
- *   Rows of dS add up to 0 but for the rounding of out_i in D_i. With them in dA_i, dlog_decay_t is
+ *   With a decay s_ij also contains c_i and -c_j, and c_i contains log_decay_t for all t <= i:
+ *     dc_i = sum_j dS_ij - sum_n dS_ni         dlog_decay_t <- sum_{i>=t} dc_i
+ *   Rows of dS add up to 0 but for the rounding of out_i in D_i. With them in dc_i, dlog_decay_t is
  *   a sum over the pairs j < t <= i alone, and the errors of all others cancel.
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
  * current tile is in memory.
@@ -42,7 +42,7 @@
  * compute tiles. Accuracy of the CPU backend: l, o and dq are sums over blocks of 4096 keys, right
  * to 1e-6 for millions of keys. dk and dv are float32 sums over all queries, and on CUDA all sums
  * are over all positions: errors grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. The error
- * of A_i - A_j is relative to it, however large A_i is. Products exclude masked pairs; on CUDA
+ * of c_i - c_j is relative to it, however large c_i is. Products exclude masked pairs; on CUDA
  * their weight is 0, so a NaN or infinite value of a later position reaches earlier ones of its
  * tile. */
 #include "ops/attention/shared/arguments.h"
@@ -50,7 +50,7 @@
 #include "ops/shared/axis.h"
 #include "ops/shared/internal.h"
 
-/* s_ij of head h of sequence b; decay: A_i - A_j */
+/* s_ij of head h of sequence b; decay: c_i - c_j */
 static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_t i, int64_t j,
                           double decay)
 {
@@ -60,7 +60,7 @@ static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_
     return a->mask ? s + a->mask[attention_mask_at(a, b, h, i) + j] : s;
 }
 
-/* A_j - A_{j-1} */
+/* c_j - c_{j-1} */
 static Real log_decay_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t j)
 {
     return a->log_decay ? a->log_decay[attention_row_at(a, b, h, j)] : 0;
@@ -104,7 +104,7 @@ void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
     device_workspace_free(rows);
 }
 
-void softmax_attention_backward_plain(AttentionGradient d, Real *dA_out, const Real *dout,
+void softmax_attention_backward_plain(AttentionGradient d, Real *dc_out, const Real *dout,
                                       const Real *out, const Real *m, const Real *inverse,
                                       const AttentionInputs *a, bool causal)
 {
@@ -113,7 +113,7 @@ void softmax_attention_backward_plain(AttentionGradient d, Real *dA_out, const R
     double *sums = attention_workspace(a->B * a->H * size);
     EACH_ROW(head, a->B * a->H, 2 * N * keys * (D + M)) {
         const int64_t b = head / a->H, h = head % a->H;
-        double *dq = sums + head * size, *dk = dq + N * D, *dv = dk + keys * D, *dA = dv + keys * M;
+        double *dq = sums + head * size, *dk = dq + N * D, *dv = dk + keys * D, *dc = dv + keys * M;
         memset(dq, 0, (size_t)size * sizeof *dq);
         for (int64_t i = 0; i < N; i++) {
             const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
@@ -133,17 +133,17 @@ void softmax_attention_backward_plain(AttentionGradient d, Real *dA_out, const R
                     dk[j * D + c] += dS * q[c];
                 for (int64_t c = 0; c < M; c++)
                     dv[j * M + c] += P * g[c];
-                if (dA_out) {
-                    dA[i] += P * (dP - D_i);
-                    dA[j] -= P * (dP - D_i);
+                if (dc_out) {
+                    dc[i] += P * (dP - D_i);
+                    dc[j] -= P * (dP - D_i);
                 }
             }
         }
         attention_contribute(d.query, attention_query_at(a, b, h, 0), a->query_stride, dq, N, D);
         attention_contribute(d.key, attention_key_at(a, b, h, 0), a->key_stride, dk, keys, D);
         attention_contribute(d.value, attention_value_at(a, b, h, 0), a->value_stride, dv, keys, M);
-        for (int64_t i = 0; dA_out && i < N; i++)
-            dA_out[attention_row_at(a, b, h, i)] = (Real)dA[i];
+        for (int64_t i = 0; dc_out && i < N; i++)
+            dc_out[attention_row_at(a, b, h, i)] = (Real)dc[i];
     }
     attention_workspace_free(sums);
 }
@@ -161,12 +161,12 @@ static void softmax_attention_backward(Node *node)
     const AttentionInputs *x = &a->x;
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
     const bool decays = log_decay && log_decay->requires_grad;
-    Tensor *dA = decays ? scratch_of_node(node, log_decay) : NULL;
-    kernels_of(out)->softmax_attention_backward(d, dA ? dA->data : NULL, tape_upstream(node, 0),
+    Tensor *dc = decays ? scratch_of_node(node, log_decay) : NULL;
+    kernels_of(out)->softmax_attention_backward(d, dc ? dc->data : NULL, tape_upstream(node, 0),
                                                 out->data, node->saved[0]->data,
                                                 node->saved[1]->data, x, a->causal);
-    if (dA)
-        kernels_of(dA)->cumulative_sum(tape_contribution(node, log_decay), dA->data, true,
+    if (dc)
+        kernels_of(dc)->cumulative_sum(tape_contribution(node, log_decay), dc->data, true,
                                        (AxisView){ 1, x->B, x->N, x->H });
 }
 

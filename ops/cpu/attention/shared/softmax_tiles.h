@@ -32,7 +32,7 @@ typedef struct QueryTile {
     Real *P;                        /* [keys, columns]: the score tile s, then e^(s - m) */
     Real *m, *l, *factor;           /* [columns]: of online softmax; factor: its buffer */
     Real *out;                      /* [columns, M]: o */
-    Real *A, *A_rest;               /* A_i = A[i] + A_rest[i] of all positions; set with a decay */
+    Real *A, *A_rest;               /* c_i = A[i] + A_rest[i] of all positions; set with a decay */
     /* The backward pass: */
     Real *D_i;                    /* [columns]: D_i / l_i, in the memory of l */
     Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g / l; dout in out's memory */
@@ -49,7 +49,7 @@ typedef struct KeyTile {
     const Real *key, *value;      /* [rows, D], [rows, M] */
     const Real *weight;           /* [keys, columns], see online_softmax; or NULL */
     Real *dquery, *dkey, *dvalue; /* sums of [queries, D], [rows, D], [rows, M]; or NULL */
-    Real *dA;                     /* of all positions, or NULL */
+    Real *dc;                     /* of all positions, or NULL */
 } KeyTile;
 
 /* Assigns the buffers of tiles of at most this size in scratch memory, or NULL. */
@@ -230,7 +230,7 @@ __attribute__((noinline)) static void add_mask(QueryTile *t, const KeyTile *k)
             t->P[j * columns + i] += mask[i * a->keys + j];
 }
 
-/* s_ij += A_i - A_j. The differences of A[i] and A[j] are exact or have a small relative error. */
+/* s_ij += c_i - c_j. The differences of A[i] and A[j] are exact or have a small relative error. */
 __attribute__((noinline)) static void add_decay(QueryTile *t, const KeyTile *k)
 {
     const Real *A = t->A + t->first + k->skip, *A_rest = t->A_rest + t->first + k->skip;
@@ -242,7 +242,7 @@ __attribute__((noinline)) static void add_decay(QueryTile *t, const KeyTile *k)
     }
 }
 
-/* dA_i += dS_ij, dA_j -= dS_ij. Zeroes dS of masked pairs, which may be NaN. */
+/* dc_i += dS_ij, dc_j -= dS_ij. Zeroes dS of masked pairs, which may be NaN. */
 __attribute__((noinline)) WHOLE_VECTORS static void add_decay_gradients(QueryTile *t,
                                                                         const KeyTile *k)
 {
@@ -257,10 +257,10 @@ __attribute__((noinline)) WHOLE_VECTORS static void add_decay_gradients(QueryTil
             *at_vector(rows + i) += vector(dS + i);
             sum += vector(dS + i);
         }
-        k->dA[k->start + j] -= vector_sum(sum);
+        k->dc[k->start + j] -= vector_sum(sum);
     }
     for (int64_t i = 0; i < k->queries; i++)
-        k->dA[t->first + k->skip + i] += rows[i];
+        k->dc[t->first + k->skip + i] += rows[i];
 }
 
 /* P [keys, columns] = the score tile s */
@@ -326,7 +326,7 @@ __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted,
     for (int64_t j = 0; j < k->keys; j++)
         score_gradients(weighted, t->P + j * columns, t->dS + j * columns, t->m + k->skip,
                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
-    if (k->dA)
+    if (k->dc)
         add_decay_gradients(t, k);
     if (k->dquery)
         add_queries(k, k->dquery, t->dS, k->key, t->D);

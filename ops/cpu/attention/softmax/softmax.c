@@ -41,7 +41,7 @@ typedef struct SoftmaxUnit {
     } previous;                /* of the tile's queries: m, l, o over the previous blocks */
     Real *dquery, *dquery_sum; /* [SOFTMAX_QUERIES, D]: of a block, and of all blocks so far */
     Real *dkey, *dvalue;       /* [keys, D], [keys, M]: sums of the unit */
-    Real *dA;                  /* [keys]: likewise, with a decay */
+    Real *dc;                  /* [keys]: likewise, with a decay */
 } SoftmaxUnit;
 
 /* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
@@ -55,7 +55,7 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     if (p->a->log_decay) {
         u->tile.A = allocate(scratch, &used, p->keys);
         u->tile.A_rest = allocate(scratch, &used, p->keys);
-        u->dA = allocate(scratch, &used, backward ? p->keys : 0);
+        u->dc = allocate(scratch, &used, backward ? p->keys : 0);
     }
     if (!backward) {
         u->previous.m = allocate(scratch, &used, SOFTMAX_QUERIES);
@@ -93,8 +93,8 @@ static int softmax_threads(const AttentionInputs *a)
 
 /* ---------------------------------------------------------------------------------------- tiles */
 
-/* The sums of the head's log decays: A_i = A[i] + A_rest[i] has twice the digits of A[i]. Scores do
- * not differ by 10^4, so there a decay is as good as -infinity, and A_i - A_j stays a number. */
+/* The sums of the head's log decays: c_i = A[i] + A_rest[i] has twice the digits of A[i]. Scores do
+ * not differ by 10^4, so there a decay is as good as -infinity, and c_i - c_j stays a number. */
 static void sum_decays(QueryTile *t)
 {
     const AttentionHead *head = &t->head;
@@ -246,7 +246,7 @@ static void softmax_backward_tile(SoftmaxUnit *u)
             k.dquery = u->dquery + k.skip * t->D;
             k.dkey = u->dkey + k.start * t->D;
             k.dvalue = u->dvalue + k.start * t->M;
-            k.dA = u->dA;
+            k.dc = u->dc;
             backward_tile(false, t, &k);
         }
         add_sums(u->dquery_sum, u->dquery, size);
@@ -262,8 +262,8 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
     const SoftmaxPlan *p = u->p;
     memset(u->dkey, 0, (size_t)(p->keys * t->D) * sizeof(Real));
     memset(u->dvalue, 0, (size_t)(p->keys * t->M) * sizeof(Real));
-    if (u->dA)
-        memset(u->dA, 0, (size_t)p->keys * sizeof(Real));
+    if (u->dc)
+        memset(u->dc, 0, (size_t)p->keys * sizeof(Real));
     for (; first < p->a->N; first += p->segments * SOFTMAX_QUERIES) {
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, m, inverse);
@@ -273,8 +273,8 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
     }
 }
 
-/* dk, dv and dA of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *dA, Real *scratch, const SoftmaxPlan *p,
+/* dk, dv and dc of a head: adds the sums of its units in a fixed order. */
+static void contribute_keys(AttentionGradient d, Real *dc, Real *scratch, const SoftmaxPlan *p,
                             int64_t index)
 {
     const AttentionInputs *a = p->a;
@@ -285,16 +285,16 @@ static void contribute_keys(AttentionGradient d, Real *dA, Real *scratch, const 
         allocate_unit(&other, p, scratch + s * p->size, true);
         add_sums(u.dkey, other.dkey, p->keys * u.tile.D);
         add_sums(u.dvalue, other.dvalue, p->keys * u.tile.M);
-        add_sums(u.dA, other.dA, u.dA ? p->keys : 0);
+        add_sums(u.dc, other.dc, u.dc ? p->keys : 0);
     }
-    for (int64_t i = 0; dA && i < a->N; i++)
-        dA[row_of(&head, i)] = u.dA[i];
+    for (int64_t i = 0; dc && i < a->N; i++)
+        dc[row_of(&head, i)] = u.dc[i];
     contribute_head(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
     contribute_head(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
                     1);
 }
 
-static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dA,
+static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dc,
                                    const Real *dout, const Real *out, const Real *m,
                                    const Real *inverse)
 {
@@ -308,29 +308,29 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Re
             softmax_backward_unit(d, &u, dout, out, m, inverse,
                                   unit % p->segments * SOFTMAX_QUERIES);
             if (p->segments == 1)
-                contribute_keys(d, dA, scratch + omp_get_thread_num() * p->size, p, unit);
+                contribute_keys(d, dc, scratch + omp_get_thread_num() * p->size, p, unit);
         }
         if (p->segments > 1) {
 #pragma omp for
             for (int64_t head = 0; head < heads; head++)
-                contribute_keys(d, dA, scratch + head * p->segments * p->size, p, head);
+                contribute_keys(d, dc, scratch + head * p->segments * p->size, p, head);
         }
     }
     device_workspace_free(scratch);
 }
 
-void softmax_attention_backward_cpu(AttentionGradient d, Real *dA, const Real *dout,
+void softmax_attention_backward_cpu(AttentionGradient d, Real *dc, const Real *dout,
                                     const Real *out, const Real *m, const Real *inverse,
                                     const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
-    softmax_backward_units(&p, d, dA, dout, out, m, inverse);
+    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
 }
 
-void softmax_attention_backward_bf16(AttentionGradient d, Real *dA, const Real *dout,
+void softmax_attention_backward_bf16(AttentionGradient d, Real *dc, const Real *dout,
                                      const Real *out, const Real *m, const Real *inverse,
                                      const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
-    softmax_backward_units(&p, d, dA, dout, out, m, inverse);
+    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
 }

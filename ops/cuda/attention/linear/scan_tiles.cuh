@@ -19,8 +19,8 @@
  * with the sums T, e and z over earlier chunks. Without the causal mask they are sums over all
  * positions, and there is no tril.
  *
- * With a decay, L_i the log decay from the chunk's start to row i (in reverse a row decays after
- * it is read), the state's part is multiplied by e^(L_i), the scores by e^(L_i - L_j), and the rows
+ * With a decay, c_i the log decay from the chunk's start to row i (in reverse a row decays after
+ * it is read), the state's part is multiplied by e^(c_i), the scores by e^(c_i - c_j), and the rows
  * of a chunk's sum by the decay from there to its end.
  *
  * For the gradient of the decay, the scans for da and db are strict, over j < i: their dot products
@@ -353,7 +353,7 @@ __device__ static inline void add_column(Real (*o)[4], const Real *alpha, const 
             o[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
 }
 
-/* O <- e^(L_i) O */
+/* O <- e^(c_i) O */
 template <int SIZE> __device__ static inline void decay_rows(Real (*o)[4], const double *L)
 {
 #pragma unroll
@@ -365,7 +365,7 @@ template <int SIZE> __device__ static inline void decay_rows(Real (*o)[4], const
     }
 }
 
-/* tril(X Y^T + alpha beta^T), times e^(L_i - L_j) unless L is NULL, to shared memory (causal
+/* tril(X Y^T + alpha beta^T), times e^(c_i - c_j) unless L is NULL, to shared memory (causal
  * mask); its diagonal to pairs, unless this is NULL */
 template <int SIZE, bool FORWARD>
 __device__ static inline void store_scores(const ScanMemory &m, const double *L, Real *pairs,

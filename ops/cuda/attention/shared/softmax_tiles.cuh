@@ -6,7 +6,7 @@
  *     Gradient                the element type of gradients
  *     BOUNDS                  number of int32 per query in shared memory, which attends_to reads
  *     NOTHING_VISIBLE         whether there may be queries without visible keys
- *     SCORE_SUMS              whether there may be dA, to which store_score_sum adds sums of dS
+ *     SCORE_SUMS              whether there may be dc, to which store_score_sum adds sums of dS
  *     item_at                 the head and the tile of a thread block (its columns: item_of)
  *     positions_from          the next CHUNK positions of a head, or fewer before the end
  *     pass_of                 the rows that a block owns, and the range it iterates over
@@ -415,7 +415,7 @@ __device__ static inline void backward_item(const SoftmaxBackward<Kind> &b, cons
     if (KEYS)
         contribute_rows<SIZE>(b.dx2, pass, item.column, dx2, 1);
     if constexpr (Kind::SCORE_SUMS)
-        if (b.a.dA && item.column == 0)
+        if (b.a.dc && item.column == 0)
             store_score_sums<SIZE, KEYS>(b.a, pass.rows, dS_sums);
 }
 
@@ -439,7 +439,7 @@ static void launch_backward(const SoftmaxBackward<Kind> &b, int64_t heads)
     const int64_t items = heads * column_tiles * tiles;
     bool needed = b.dx1.data || b.dx2.data;
     if constexpr (Kind::SCORE_SUMS)
-        needed |= b.a.dA != NULL;
+        needed |= b.a.dc != NULL;
     if (needed)
         LAUNCH_TILES((softmax_backward<SIZE, KEYS, Kind>), items, (backward_memory<SIZE, Kind>()),
                      b, column_tiles, tiles, items);

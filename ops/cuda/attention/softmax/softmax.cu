@@ -16,8 +16,8 @@ template <typename T, bool BIASED> struct SoftmaxAttention {
     Real scale; /* 1 / sqrt D */
     const Real *mask;
     int64_t mask_sequence_stride, mask_head_stride;
-    const Real *A, *A_rest; /* [B, N, H]: A_i = A[i] + A_rest[i]; NULL without a decay */
-    Real *dA;               /* [B, N, H], or NULL */
+    const Real *A, *A_rest; /* [B, N, H]: c_i = A[i] + A_rest[i]; NULL without a decay */
+    Real *dc;               /* [B, N, H], or NULL */
 };
 
 /* Longest tiles first: under the causal mask the last query tile has the most visible keys, and the
@@ -86,14 +86,14 @@ __device__ static inline Real score_of(const SoftmaxAttention<T, BIASED> &a, Rea
     return score;
 }
 
-/* dA = the sums of dS over the keys of each query; then the sums over the queries of each key are
+/* dc = the sums of dS over the keys of each query; then the sums over the queries of each key are
  * subtracted. */
 template <typename T, bool BIASED>
 __device__ static inline void store_score_sum(const SoftmaxAttention<T, BIASED> &a,
                                               const Span &rows, int row, Real sum, bool keys)
 {
-    Real *dA = a.dA + span_row(rows, a.query.positions) + span_offset(rows, row) * a.H;
-    *dA = keys ? *dA - sum : sum;
+    Real *dc = a.dc + span_row(rows, a.query.positions) + span_offset(rows, row) * a.H;
+    *dc = keys ? *dc - sum : sum;
 }
 
 template <typename T, bool BIASED> struct SoftmaxForward {
@@ -160,7 +160,7 @@ static Real *decay_sums(const AttentionInputs *a)
 
 template <typename T, bool BIASED>
 static SoftmaxAttention<T, BIASED> arguments_of(const AttentionInputs *a, bool causal, Real *A,
-                                                Real *dA)
+                                                Real *dc)
 {
     return { rows_of<T>(a->query, a->query_stride, a->N, a->D),
              rows_of<T>(a->key, a->key_stride, a->keys, a->D),
@@ -175,7 +175,7 @@ static SoftmaxAttention<T, BIASED> arguments_of(const AttentionInputs *a, bool c
              a->mask_head_stride,
              A,
              A ? A + a->B * a->H * a->N : NULL,
-             dA };
+             dc };
 }
 
 template <typename T, int SIZE, bool BIASED>
@@ -191,14 +191,14 @@ static void forward(Real *out, Real *m, Real *inverse, const AttentionInputs *a,
 }
 
 template <typename T, int SIZE, bool BIASED>
-static void backward(AttentionGradient d, Real *dA, const Real *dout, const Real *out,
+static void backward(AttentionGradient d, Real *dc, const Real *dout, const Real *out,
                      const Real *m, const Real *inverse, const AttentionInputs *a, bool causal)
 {
     Real *A = decay_sums(a);
     Real *delta = device_workspace(a->B * a->N * a->H); /* -D_i of softmax.c */
     launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
     launch_gradients<SIZE>(
-        arguments_of<T, BIASED>(a, causal, A, dA), rows_of<T>(dout, a->H * a->M, a->N, a->M),
+        arguments_of<T, BIASED>(a, causal, A, dc), rows_of<T>(dout, a->H * a->M, a->N, a->M),
         gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
         gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
         gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), m, inverse, delta, a->B * a->H);
@@ -215,13 +215,13 @@ extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real 
                                : forward<T, SIZE, false>)(out, m, inverse, a, causal));
 }
 
-extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d, Real *dA,
+extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d, Real *dc,
                                                 const Real *dout, const Real *out, const Real *m,
                                                 const Real *inverse, const AttentionInputs *a,
                                                 bool causal)
 {
     BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
                           (a->mask || a->log_decay ? backward<T, SIZE, true>
-                                                   : backward<T, SIZE, false>)(d, dA, dout, out, m,
+                                                   : backward<T, SIZE, false>)(d, dc, dout, out, m,
                                                                                inverse, a, causal));
 }
