@@ -294,8 +294,8 @@ static Edits fewest(Edits a, Edits b)
 
 /* d_ij of the first i symbols of the reference and the first j that were found, row by row:
  *   d_i0 = i deletions, d_0j = j insertions
- *   d_ij = the fewest of d_{i-1,j-1} + [reference_i != found_j] substitutions, d_{i-1,j} + a deletion
- *          and d_{i,j-1} + an insertion */
+ *   d_ij = the fewest of d_{i-1,j-1} + [reference_i != found_j] substitutions, d_{i-1,j} + a
+ *          deletion, and d_{i,j-1} + an insertion */
 Edits edits_between(const int32_t *reference, int64_t n, const int32_t *found, int64_t m)
 {
     Edits *row = allocate(m + 1, sizeof *row);
