@@ -80,7 +80,7 @@ KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
 
 /* out (+)= a b, or several such products, whose dtypes, Real or bf16, are in the operands;
  * operation: the caller's name for error messages */
-REAL_KERNEL(product, (const char *operation, Precision precision, Result out, Operand a, Operand b,
+REAL_KERNEL(product, (Precision precision, Result out, Operand a, Operand b,
                       Product p))
 /* out [R, O] = f(x weight^T + bias); dtype: pass->type */
 REAL_KERNEL(linear_forward, (const LinearPass *pass))

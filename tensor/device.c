@@ -85,8 +85,8 @@ KernelTable kernel_table(Device *device, TensorType type, const bool *exists)
     else if (!device_is_plain(device) && (bf16 || exists[KERNELS_CPU]))
         table = bf16 ? KERNELS_CPU_BF16 : KERNELS_CPU;
     if (!exists[table])
-        error_raise("%s: there are no kernels for %s on %s", error_operation(),
-                    bf16 ? "bf16" : "Real", device_name(device));
+        error_raise_operation("there are no kernels for %s on %s", bf16 ? "bf16" : "Real",
+                              device_name(device));
     return table;
 }
 

@@ -114,6 +114,18 @@ const char *error_operation(void)
     return current.operation ? current.operation : "tapegrad";
 }
 
+void error_raise_operation(const char *format, ...)
+{
+    char sentence[sizeof last_sentence];
+    const char *operation = error_operation();
+    const int name = (int)strcspn(operation, ":");
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    error_raise("%.*s: %s", name, operation, sentence);
+}
+
 /* An argument may be the last sentence itself. */
 static void set_sentence(const char *format, va_list arguments)
 {

@@ -24,6 +24,9 @@ static inline void error_need(const char *function, const char *noun, const void
  * arguments (tape_use) or by error_name, with a string that lives as long as the program. */
 void error_name(const char *operation);
 const char *error_operation(void); /* or "tapegrad" */
+/* Raises "op_add: " and this sentence, as kernels do, which know no arguments' names. */
+C_FUNCTION void error_raise_operation(const char *format, ...)
+    __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -186,8 +186,7 @@ void pool_close(Capture *capture)
 
 void device_raise_exhausted(const Device *device, size_t bytes)
 {
-    const char *label = error_operation();
-    error_raise("%.*s: %s", (int)strcspn(label, ":"), label, device_exhausted(device, bytes).text);
+    error_raise_operation("%s", device_exhausted(device, bytes).text);
 }
 
 MemoryText device_exhausted(const Device *device, size_t bytes)

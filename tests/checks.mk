@@ -1,7 +1,7 @@
 # The checks beyond `make test`: other builds, the emulation of CUDA, random shapes, fuzzing, faults.
 .PHONY: check nightly sanitize test-double test-avx2 test-cuda-on-host test-cuda-on-host-double \
         sanitize-cuda-on-host test-cuda-faults oracle oracle-float oracle-double oracle-differences \
-        oracle-emulation fuzz faults
+        oracle-emulation mutants mutants-sample fuzz faults
 
 # Before a push: what the change since COMMIT concerns, at most about LIMIT=300 seconds.
 check:
@@ -19,7 +19,8 @@ NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
 KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 \
            layout convolution attention attention_options gates decay_gradient delta_rule lsh_attention \
-           softmax_attention features recurrent ctc sampling random threads generation layers optim)
+           softmax_attention features recurrent ctc sampling random threads generation layers optim muon \
+           schedule_free)
 SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
              SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test
@@ -66,6 +67,13 @@ oracle-differences:
 oracle-emulation: export DEVICE := cuda
 oracle-emulation:
 	$(call RANDOM,host,,-cuda-on-host,$(AS_PLAIN),$(shell expr $(CASES) / 10))
+
+# One change of a source at a time, which tests must find: FILES="ops/rows/*" of these, JOBS= at a time; and a
+# sample of those that were found before, others for every commit.
+mutants:
+	@tests/mutants.py $(FILES)
+mutants-sample:
+	@tests/mutants.py --sample $(or $(COUNT),20)
 
 # Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the seven.
 FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all

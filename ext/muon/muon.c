@@ -84,7 +84,7 @@ typedef struct Muon {
 static void multiply(const Optimizer *o, Real *out, const Real *a, const Real *b, Product size)
 {
     kernels_on(o->device, TENSOR_REAL)
-        ->product("optim_step", PRECISION_FLOAT32, (Result){ out, TENSOR_REAL, false },
+        ->product(PRECISION_FLOAT32, (Result){ out, TENSOR_REAL, false },
                   (Operand){ a, TENSOR_REAL }, (Operand){ b, TENSOR_REAL }, size);
 }
 

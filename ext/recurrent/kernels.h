@@ -25,8 +25,7 @@ typedef struct Recurrence {
     const Real *previous;     /* [B, N, H]: h of the step before */
     const Real *initial_cell; /* [B, H], or NULL: zeros */
 
-    const char *operation; /* for error messages of CUDA's products, and their precision */
-    Precision precision;
+    Precision precision; /* of CUDA's products */
 } Recurrence;
 
 SHARED_FUNCTION int64_t length_of(const Recurrence *r, int64_t b)

@@ -207,11 +207,9 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
                            .out = out->data,
                            .hidden = hidden->data,
                            .cell = cell ? cell->data : NULL,
-                           .operation = kind->labels.operation,
                            .precision = tape_precision(tape) };
     const RecurrentAttributes attributes = { kind, in, r };
-    product(tape, kind->labels.operation, result_in(gates), operand_of(in.x),
-            operand_of(in.weights.weight_ih),
+    product(tape, result_in(gates), operand_of(in.x), operand_of(in.weights.weight_ih),
             (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
     kernels_of_cell(kind, out)->forward(r);
     tape_record(tape, (Node){ kind->labels.operation, recurrent_backward,

@@ -25,7 +25,7 @@ void linear_activate_plain(Real *out, Real *y, const Real *bias, Activation f, i
 
 void linear_forward_plain(const LinearPass *p)
 {
-    product_plain(p->operation, p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
+    product_plain(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                   (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
     if (p->bias)
         linear_activate_plain(p->out, p->y, p->bias, p->activation, p->R, p->O);
@@ -117,8 +117,7 @@ static Tensor *linear(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight
             .O = weight->shape.size[0],
             .activation = f,
             .precision = tape_precision(tape),
-            .type = type,
-            .operation = labels.operation });
+            .type = type });
     tape_record(tape, node);
     return out;
 }

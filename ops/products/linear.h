@@ -12,8 +12,7 @@ typedef struct LinearPass {
     int64_t R, I, O;
     Activation activation;
     Precision precision;
-    TensorType type; /* of out, y, x and weight */
-    const char *operation;
+    TensorType type;       /* of out, y, x and weight */
     const Real *bias_copy; /* the bias in `type`, if that is not Real and a product adds it */
 } LinearPass;
 

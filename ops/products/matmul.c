@@ -83,7 +83,7 @@ static Tensor *matmul(Tape *tape, MatmulLabels labels, Tensor *a, Tensor *b, boo
     a = op_cast(tape, a, type);
     b = op_cast(tape, b, type);
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    product(tape, labels.operation, result_in(out), operand_of(a), operand_of(b), p);
+    product(tape, result_in(out), operand_of(a), operand_of(b), p);
     tape_record(tape, (Node){ labels.operation, matmul_backward, .inputs = { a, b },
                               .outputs = { out }, .attributes = tape_save(tape, &p, sizeof p) });
     return out;

@@ -26,10 +26,9 @@ static void add_row_product(Real *out_i, const Real *a_i, int64_t a_step, const 
 }
 
 /* Products that share out are added for each of its rows; otherwise every product has rows. */
-void product_plain(const char *operation, Precision precision, Result out, Operand a, Operand b,
-                   Product p)
+void product_plain(Precision precision, Result out, Operand a, Operand b, Product p)
 {
-    (void)operation, (void)precision;
+    (void)precision;
     const bool shared = p.out_step == 0;
     const int64_t rows = shared ? p.n : p.count * p.n, terms = shared ? p.count : 1;
     EACH_ROW(row, rows, p.k * p.m * terms) {
@@ -43,10 +42,9 @@ void product_plain(const char *operation, Precision precision, Result out, Opera
     }
 }
 
-void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)
+void product(Tape *tape, Result out, Operand a, Operand b, Product size)
 {
-    kernels_on(tape_device(tape), TENSOR_REAL)
-        ->product(operation, tape_precision(tape), out, a, b, size);
+    kernels_on(tape_device(tape), TENSOR_REAL)->product(tape_precision(tape), out, a, b, size);
 }
 
 Operand operand_of_parameter(const Node *node, Tensor *parameter, Tensor **copy)
@@ -67,5 +65,5 @@ void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product
 {
     const Gradient gradient = tape_contribution(node, input);
     if (gradient.data)
-        product(node->tape, node->name, result_for(gradient, input), a, b, size);
+        product(node->tape, result_for(gradient, input), a, b, size);
 }

@@ -56,9 +56,8 @@ static inline TensorType product_type(const Tape *tape)
     return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
 }
 
-/* Computes `size` in the tape's precision; a and b have one dtype. Runs repeat bit for bit.
- * `operation` names the caller in error messages. */
-void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);
+/* Computes `size` in the tape's precision; a and b have one dtype. Runs repeat bit for bit. */
+void product(Tape *tape, Result out, Operand a, Operand b, Product size);
 
 /* A parameter, which is Real, in the dtype of the node's output, since a product's operands have
  * one dtype: itself, the Params' copy of it, or *copy, a tensor of the node. NULL: no parameter. */

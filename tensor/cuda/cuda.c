@@ -85,11 +85,6 @@ int cuda_index(void)
     return call.device->cuda->index;
 }
 
-const char *cuda_operation(void)
-{
-    return call.kernel;
-}
-
 void cuda_launched(const char *kernel)
 {
     cuda_check(cudaGetLastError(), kernel);

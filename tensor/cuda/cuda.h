@@ -19,9 +19,8 @@ cudaStream_t cuda_stream(void);
 
 enum { CUDA_MAX_DEVICES = 16 };
 
-/* The current call's device index, below CUDA_MAX_DEVICES, and its kernel's name. */
+/* The current call's device index, below CUDA_MAX_DEVICES. */
 int cuda_index(void);
-const char *cuda_operation(void);
 
 /* Raises unless the result is cudaSuccess; the sentence names the kernel, the device, what and
  * CUDA's error string. */

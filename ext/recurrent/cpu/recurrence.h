@@ -230,8 +230,8 @@ static inline void forward_unpacked(const Recurrence *r, CellForward *cell, Forw
     const Product size = { .n = r->B, .k = H, .m = r->G * H, .transpose_b = true, .count = 1 };
     const Operand hidden = { r->hidden, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
     for (int64_t step = 0; step < r->N; step++) {
-        product_cpu(r->operation, PRECISION_FLOAT32, (Result){ parts.sums, TENSOR_REAL, false },
-                    hidden, weight, size);
+        product_cpu(PRECISION_FLOAT32, (Result){ parts.sums, TENSOR_REAL, false }, hidden, weight,
+                    size);
         for (int64_t i = 0; i < unit_block_count(r); i++) {
             const UnitBlock units = block_at(r, i);
             step_cells(r, cell, step, units, parts.sums + units.first, H,

@@ -13,7 +13,7 @@ static inline void multiply_hidden(const Recurrence *r, Real *products)
     const Product size = { r->B, r->H, r->G * r->H, false, true, 1, 0, 0, 0 };
     const Result sums = { products, TENSOR_REAL, false };
     const Operand hidden = { r->hidden, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
-    product_cuda(r->operation, r->precision, sums, hidden, weight, size);
+    product_cuda(r->precision, sums, hidden, weight, size);
 }
 
 /* All steps: h W_hh^T, and launch(step, products) of the cells' kernel. */
@@ -33,7 +33,7 @@ static inline void multiply_dgates(const Recurrence *r, const Real *dgates)
     const Product size = { r->B, r->G * r->H, r->H, false, false, 1, 0, 0, 0 };
     const Result dhidden = { r->dhidden, TENSOR_REAL, true };
     const Operand a = { dgates, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
-    product_cuda(r->operation, r->precision, dhidden, a, weight, size);
+    product_cuda(r->precision, dhidden, a, weight, size);
 }
 
 /* All steps, from the last one on: launch(step, dgates) of the cells' kernel, and dgates W_hh. */

@@ -566,11 +566,10 @@ static void attention_large_batch(const TransformerState *state, int64_t i, cons
 /* out = f(in weight^T + bias), as op_linear_activation; without p's norm and residual. */
 static void linear(const TransformerState *state, Real *out, const Real *in, const StepProduct &p)
 {
-    const char *const operation = cuda_operation();
     if (linear_pass_cuda({ out, NULL, in, p.weight, p.bias, p.B, p.I, p.O, p.activation,
-                           state->precision, TENSOR_REAL, operation, NULL }))
+                           state->precision, TENSOR_REAL, NULL }))
         return;
-    product_cuda(operation, state->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
+    product_cuda(state->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
                  { p.weight, TENSOR_REAL }, { p.B, p.I, p.O, false, true, 1, 0, 0, 0 });
     linear_activate_cuda(TENSOR_REAL, out, NULL, p.bias, p.activation, p.B, p.O);
 }

@@ -18,7 +18,7 @@ void linear_activate_bf16(Real *out, Real *y, const Real *bias, Activation f, in
 
 void linear_forward_cpu(const LinearPass *p)
 {
-    product_cpu(p->operation, p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
+    product_cpu(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                 (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
     if (p->bias)
         kernels_on(device_current(), p->type)

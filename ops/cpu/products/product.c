@@ -66,7 +66,7 @@ static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool
 /* With at least one product per thread, or little work, each thread computes whole products;
  * otherwise each product is split into parts. Products that add to a shared out run one after
  * another. */
-static void split_product(const char *operation, Result out, Operand a, Operand b, Product p)
+static void split_product(Result out, Operand a, Operand b, Product p)
 {
     const bool shared = p.out_step == 0, bf16 = a.type == TENSOR_BF16;
     /* Nanoseconds per product. */
@@ -94,16 +94,14 @@ static void split_product(const char *operation, Result out, Operand a, Operand 
     }
     device_workspace_free(packed);
     if (!ok)
-        error_raise("%s: memory is exhausted: the product could not allocate its workspace",
-                    operation);
+        error_raise_operation("memory is exhausted: the product could not allocate its workspace");
 }
 
 /* ------------------------------------------------------------------------------------------- bf16
  * Where there are no products of bf16, operands are converted to float, and so is a result in bf16.
  * A sum of products in bf16 is computed in float too, so that it is rounded once. */
 
-void product_cpu(const char *operation, Precision precision, Result out, Operand a, Operand b,
-                 Product p)
+void product_cpu(Precision precision, Result out, Operand a, Operand b, Product p)
 {
     (void)precision;
     const bool converts = a.type == TENSOR_BF16 && !device_has_bf16(device_current());
@@ -115,11 +113,11 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
         a = (Operand){ a_real, TENSOR_REAL }, b = (Operand){ b_real, TENSOR_REAL };
     if (out.type == TENSOR_BF16 && (converts || sums)) {
         Real *values = device_workspace(elements);
-        split_product(operation, (Result){ values, TENSOR_REAL, false }, a, b, p);
+        split_product((Result){ values, TENSOR_REAL, false }, a, b, p);
         cast_cpu((Gradient){ out.data, out.accumulate }, values, true, elements);
         device_workspace_free(values);
     } else {
-        split_product(operation, out, a, b, p);
+        split_product(out, a, b, p);
     }
     device_workspace_free(b_real);
     device_workspace_free(a_real);

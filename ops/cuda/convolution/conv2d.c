@@ -61,7 +61,7 @@ void conv2d_forward_cuda(TensorType type, Real *out, const Real *x, const Real *
     Chunk chunk;
     for (int64_t next = 0; next_chunk(&chunk, &c, &next);) {
         unfold_cuda(type, windows, at(type, x, chunk.pixels), chunk.c.windows);
-        product_cuda("op_conv2d", c.precision, (Result){ at(type, out, chunk.outs), type, false },
+        product_cuda(c.precision, (Result){ at(type, out, chunk.outs), type, false },
                      (Operand){ windows, type }, (Operand){ copy ? copy : weight, type }, chunk.p);
     }
     if (bias)
@@ -78,7 +78,7 @@ void conv2d_backward_x_cuda(TensorType type, Gradient dx, const Real *dout, cons
     Chunk chunk;
     for (int64_t next = 0; next_chunk(&chunk, &c, &next);) {
         const Product p = { .n = chunk.p.n, .k = c.O, .m = chunk.p.k, .count = 1 };
-        product_cuda("op_conv2d", c.precision, (Result){ windows, type, false },
+        product_cuda(c.precision, (Result){ windows, type, false },
                      (Operand){ at(type, dout, chunk.outs), type },
                      (Operand){ copy ? copy : weight, type }, p);
         fold_cuda(type, (Gradient){ at(type, dx.data, chunk.pixels), dx.accumulate }, windows,
@@ -98,8 +98,7 @@ void conv2d_backward_weight_cuda(TensorType type, Gradient dweight, const Real *
             .n = c.O, .k = chunk.p.n, .m = chunk.p.k, .transpose_a = true, .count = 1
         };
         unfold_cuda(type, windows, at(type, x, chunk.pixels), chunk.c.windows);
-        product_cuda("op_conv2d", c.precision,
-                     (Result){ dweight.data, TENSOR_REAL, dweight.accumulate },
+        product_cuda(c.precision, (Result){ dweight.data, TENSOR_REAL, dweight.accumulate },
                      (Operand){ at(type, dout, chunk.outs), type }, (Operand){ windows, type }, p);
     }
     device_workspace_free(windows);

@@ -7,12 +7,12 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Blas all[CUDA_MAX_DEVICES];
 
-void blas_check(cublasStatus_t status, const char *operation)
+void blas_check(cublasStatus_t status)
 {
     if (status == CUBLAS_STATUS_ALLOC_FAILED)
-        error_raise("%s: memory is exhausted: cuBLAS could not allocate its workspace", operation);
+        error_raise_operation("memory is exhausted: cuBLAS could not allocate its workspace");
     if (status != CUBLAS_STATUS_SUCCESS)
-        error_raise("%s: cuBLAS: %s", operation, cublasGetStatusString(status));
+        error_raise_operation("cuBLAS: %s", cublasGetStatusString(status));
 }
 
 /* Continues where a failed call stopped. */
@@ -39,13 +39,13 @@ static cublasStatus_t open_blas(Blas *blas)
     return status;
 }
 
-const Blas *blas_open(const char *operation)
+const Blas *blas_open(void)
 {
     Blas *blas = &all[cuda_index()];
     pthread_mutex_lock(&lock);
     cublasStatus_t status = blas->handle ? CUBLAS_STATUS_SUCCESS : open_blas(blas);
     pthread_mutex_unlock(&lock);
-    blas_check(status, operation);
+    blas_check(status);
     return blas;
 }
 

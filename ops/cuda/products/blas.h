@@ -18,10 +18,10 @@ typedef struct Blas {
 enum { BLAS_WORKSPACE_BYTES = 32 << 20 };
 
 /* Opened at first use and never closed; raises in the operation's name on failure. */
-const Blas *blas_open(const char *operation);
+const Blas *blas_open(void);
 
 /* Raises "operation: cuBLAS: its status text" unless the status is success. */
-void blas_check(cublasStatus_t status, const char *operation);
+void blas_check(cublasStatus_t status);
 
 /* cuBLAS's constants for a dtype, and for the arithmetic of a precision. */
 cudaDataType_t blas_type(TensorType type);

@@ -20,7 +20,6 @@ typedef struct Epilogue {
 } Epilogue;
 
 typedef struct FusedProduct {
-    const char *operation;
     Precision precision;
     Result out;
     Operand a, b;
@@ -239,7 +238,7 @@ static bool fused_product(FusedProduct p)
         (uintptr_t)p.epilogue.bias % BIAS_ALIGNMENT != 0 ||
         (p.epilogue.saved && p.size.m % GELU_UNIT != 0))
         return false;
-    const Blas *blas = blas_open(p.operation);
+    const Blas *blas = blas_open();
     Description d = { .status = CUBLAS_STATUS_SUCCESS };
     describe_product(&d, &p, epilogue);
     describe_matrices(&d, &p);
@@ -249,7 +248,7 @@ static bool fused_product(FusedProduct p)
     destroy_description(&d);
     if (refused(d.status))
         return false;
-    blas_check(d.status, p.operation);
+    blas_check(d.status);
     return true;
 }
 
@@ -261,8 +260,7 @@ bool linear_pass_cuda(LinearPass p)
     if (!p.bias)
         return false;
     return fused_product(
-        (FusedProduct){ p.operation,
-                        p.precision,
+        (FusedProduct){ p.precision,
                         { p.out, p.type, false },
                         { p.x, p.type },
                         { p.weight, p.type },
@@ -274,7 +272,7 @@ void linear_forward_cuda(const LinearPass *p)
 {
     if (linear_pass_cuda(*p))
         return;
-    product_cuda(p->operation, p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
+    product_cuda(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                  (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
     if (p->bias)
         linear_activate_cuda(p->type, p->out, p->y, p->bias, p->activation, p->R, p->O);

@@ -29,16 +29,14 @@ static Operand elements_further(Operand operand, int64_t count)
 }
 
 /* Products that add to a shared out run one after another. */
-void product_cuda(const char *operation, Precision precision, Result out, Operand a, Operand b,
-                  Product p)
+void product_cuda(Precision precision, Result out, Operand a, Operand b, Product p)
 {
-    const Blas *blas = blas_open(operation);
+    const Blas *blas = blas_open();
     const int64_t terms = p.out_step == 0 ? p.count : 1;
     p.count /= terms;
     for (int64_t term = 0; term < terms; term++) {
         blas_check(multiply(blas, precision, out, elements_further(a, term * p.a_step),
-                            elements_further(b, term * p.b_step), p),
-                   operation);
+                            elements_further(b, term * p.b_step), p));
         out.accumulate = true;
     }
 }
