@@ -12,6 +12,7 @@
 # make test-cuda-faults    then: that these tests find faults planted in kernels
 # make nightly       the long checks, in ten parts (PART=0 to 9), of which CI runs one per run:
 # make oracle        500 random shapes of every operation against the plain kernels (COUNT=, SEED=)
+# make mutants       one change of a definition or kernel at a time, which the tests must find (FILES=)
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
@@ -21,6 +22,7 @@
 # make uninstall     removes what make install with the same PREFIX and DESTDIR has installed
 # make format        formats the sources;  make format-check: checks them and the language
 # make compile_commands.json   the compilation database, for clangd and other tools
+# make path          README's reading path, by the lines of today
 # make help          prints these lines
 #
 # CC=gcc|clang   REAL=float|double   ARCH=native|x86-64-v3|armv8-a|...   BUILD=directory

@@ -2,8 +2,6 @@
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 
-#include "tapegrad.h"
-
 #include "nn/extend.h"
 #include "ops/extend.h"
 #include "optim/extend.h"

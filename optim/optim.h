@@ -95,12 +95,12 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, AdamConfig config);
 
-/* Some optimizers train with other weights than they evaluate with: optim_schedule_free_adamw. Sets
- * those of training (true) or, to evaluate or to save them by params_save, of evaluation (false),
- * and returns the old setting; a new optimizer has it on. Both are exact: evaluating changes no
- * later step. Without effect on other optimizers. optim_step raises while it is off. optim_save
- * writes the weights of evaluation, and optim_load restores those of the present setting. Raises
- * inside a replayed step. */
+/* Some optimizers train with other weights than they evaluate with. Sets those of training (true)
+ * or, to evaluate or to save them by params_save, of evaluation (false), and returns the old
+ * setting; a new optimizer has it on. Both are exact: evaluating changes no later step. Without
+ * effect on other optimizers. optim_step raises while it is off. optim_save writes the weights of
+ * evaluation, and optim_load restores those of the present setting. Raises inside a replayed
+ * step. */
 bool optim_set_training(Optimizer *optimizer, bool on);
 
 /* Frees the optimizer, not the weights; also after params_free. NULL is ignored. */
