@@ -182,8 +182,10 @@ static double constant_ratio(const Wrong *w)
         an += (double)w->a[j] * (double)w->n[j];
         nn += (double)w->n[j] * (double)w->n[j];
     }
-    for (int64_t j = 0; j < w->count; j++)
-        left = fmax(left, fabs((double)w->a[j] - an / nn * (double)w->n[j]));
+    for (int64_t j = 0; j < w->count; j++) {
+        const double left_j = fabs((double)w->a[j] - an / nn * (double)w->n[j]);
+        left = left_j > left ? left_j : left; /* gcc 12 for ARM ends at a loop of fmax */
+    }
     return left <= w->left ? an / nn : (double)NAN;
 }
 
