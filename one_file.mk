@@ -1,6 +1,6 @@
-# Two files that users copy, as SQLite ships: the core and, unless -DTAPEGRAD_PLAIN, the CPU backend
-# without oneDNN.
-.PHONY: one-file test-one-file test-core-alone
+# Two files that users copy, as SQLite ships: the nucleus, unless -DTAPEGRAD_NUCLEUS the extensions,
+# and unless -DTAPEGRAD_PLAIN the CPU backend without oneDNN.
+.PHONY: one-file test-one-file test-nucleus-alone
 TREE      = $(shell find $(MODULES) -name '*.c' -not -path '*/cuda/*' -not -path '*/mpi/*' -not -path '*/tests/*' \
             -not -name onednn.c | LC_ALL=C sort)
 # In this order: the nucleus, its CPU backend, the extensions, theirs.
@@ -24,5 +24,5 @@ $(BUILD)/tapegrad.c: one_file.mk one_file.awk $(BUILD)/tapegrad.h $(TREE) $(shel
 test-one-file: one-file
 	@tests/one_file.sh $(BUILD)
 # The tree without any directory named cpu/ or cuda/.
-test-core-alone:
-	@CC='$(CC)' tests/core_alone.sh
+test-nucleus-alone:
+	@CC='$(CC)' tests/nucleus_alone.sh

@@ -5,7 +5,11 @@
  * KERNEL        has a version for activations in bf16
  * REAL_KERNEL   has no activations as operands: one version per device
  * FUSED_KERNEL, BACKEND_KERNEL  are a KERNEL and a REAL_KERNEL that plain lacks: NULL there; the
- *               caller composes operations */
+ *               caller composes operations
+ *
+ * An extension has typed tables in its kernels.c instead (ext/delta/kernels.c): it pays about five
+ * lines per kernel, so that it can be deleted alone. Here one line declares a kernel for all
+ * backends. */
 /* clang-format off */
 
 /* ---------------------------------------------------------------------------------- elementwise */

@@ -4,7 +4,7 @@
 
 #include "tensor/extend.h"
 
-/* Whether tensor/cpu/ serves this system; elsewhere the core's memory and threads do. */
+/* Whether tensor/cpu/ serves this system; elsewhere plain C's memory and threads do. */
 #if defined TAPEGRAD_CPU && defined __linux__ && defined _OPENMP
 #define TAPEGRAD_CPU_LINUX
 #endif

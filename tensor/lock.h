@@ -1,4 +1,4 @@
-/* A lock for a few instructions, in plain C11: the core needs no library of threads. */
+/* A lock for a few instructions, in plain C11: no library of threads is needed. */
 #ifndef TAPEGRAD_TENSOR_LOCK_H
 #define TAPEGRAD_TENSOR_LOCK_H
 

@@ -100,7 +100,7 @@ ShapeText shape_text(Shape shape);
 /* -------------------------------------------------------------------------------------- devices */
 typedef struct Device Device;
 
-/* Opens a device by name: "cpu", "plain" (the CPU by the core's loops), "cuda" (which is
+/* Opens a device by name: "cpu", "plain" (the CPU by plain loops), "cuda" (which is
  * "cuda:0", and after dist_start the rank's GPU), "cuda:1", ... Raises when this machine has no
  * such device; there is no fallback.
  * Devices are shared, live until the process ends and are never freed. The first "cpu" takes about

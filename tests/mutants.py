@@ -187,7 +187,8 @@ def files_of(patterns):
 
     def matches(path, patterns):
         return any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
-    return [path for path in found if not matches(path, LEFT_OUT) and matches(path, patterns or ['*'])]
+    return [path for path in found
+            if not matches(path, LEFT_OUT) and matches(path, patterns or ['*'])]
 
 
 def concerned(path):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The library in two files, as a user builds it, without warnings.
 #   tests/one_file.sh BUILD_DIRECTORY             by gcc and clang: two_moons with OpenMP, with one thread and
-#                                                 with -DTAPEGRAD_PLAIN, the core as strict C11, the tests of
+#                                                 with -DTAPEGRAD_PLAIN, as strict C11, the tests of
 #                                                 layers, and tiny_gpt and the copy task
 #   tests/one_file.sh BUILD_DIRECTORY platforms   two_moons by musl and by the cross compilers that are
 #                                                 installed; the tests of operations and files
@@ -91,7 +91,7 @@ fi
 begin two_moons gcc-plain gcc -march=native -DTAPEGRAD_PLAIN -O1
 begin gcc -std=c11 -fsyntax-only -Wall -Wextra -Wpedantic -Werror -DTAPEGRAD_PLAIN -I$build "$build/tapegrad.c"
 finish
-echo "strict C11: the core compiles"
+echo "strict C11: plain kernels compile"
 gcc $flags examples/two_moons.c "$out/tapegrad.o" -fopenmp -o "$out/two_moons_gcc" -lm
 for kind in gcc clang clang-one-thread gcc-plain; do
     [ ! -e "$out/two_moons_$kind" ] || learned $kind "$("$out/two_moons_$kind" 2>&1 | tail -n 1)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tree without any directory named cpu/ or cuda/: builds by one command line, and passes the tests of
 # operations, layers, optimizers, files and examples on its plain kernels. Then the nucleus: without ext/ too.
-#   tests/core_alone.sh [DIRECTORY]   where the copy is made and kept (default: a temporary one)
+#   tests/nucleus_alone.sh [DIRECTORY]   where the copy is made and kept (default: a temporary one)
 set -eu
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its jobs are not ours
 cd "$(dirname "$0")/.."
