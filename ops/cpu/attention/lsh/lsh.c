@@ -200,11 +200,11 @@ static void load_sums(LshWorkspace *w, int64_t round, const Real *m, const Real 
     }
     for (int64_t i = 0; i < t->count && round > 0; i++) {
         const int64_t position = position_at(&t->head, t->first + i);
-        const int64_t row = row_of(&t->head, position);
-        if (inverse[row] == 0)
+        const int64_t at = sums_at(&t->head, position);
+        if (inverse[at] == 0)
             continue; /* nothing was visible */
-        t->m[i] = m[row];
-        t->l[i] = 1 / inverse[row];
+        t->m[i] = m[at];
+        t->l[i] = 1 / inverse[at];
         for (int64_t c = 0; c < t->head.a->M; c++)
             t->out[i * t->M + c] = t->l[i] * w->out[position * t->M + c];
     }
@@ -220,10 +220,10 @@ static void store_sums(LshWorkspace *w, Real *m, Real *inverse)
         const int64_t position = position_at(&t->head, t->first + i);
         const Real *v = elements_at(t->head.type, a->value, value_at(&t->head, position));
         Real *out = w->out + position * t->M;
-        const int64_t row = row_of(&t->head, position);
-        m[row] = t->m[i];
-        inverse[row] = store_out(TENSOR_REAL, out, t, i);
-        if (inverse[row] == 0)
+        const int64_t at = sums_at(&t->head, position);
+        m[at] = t->m[i];
+        inverse[at] = store_out(TENSOR_REAL, out, t, i);
+        if (inverse[at] == 0)
             pack(out, &(Rows){ t->head.type, v, 0, 1, a->M }, t->M, 1, 0);
     }
 }
@@ -260,7 +260,7 @@ static void lsh_forward(int type, Real *out, Real *m, Real *inverse, int32_t *or
             lsh_forward_round(m, inverse, &w, &r);
         }
         for (int64_t n = head.positions; n < x->N; n++) { /* masked positions */
-            m[row_of(&head, n)] = inverse[row_of(&head, n)] = 0;
+            m[sums_at(&head, n)] = inverse[sums_at(&head, n)] = 0;
             memset(w.out + n * w.tile.M, 0, (size_t)w.tile.M * sizeof *w.out);
         }
         contribute_head(type, (Gradient){ out, false }, row_of(&head, 0) * x->M, x->H * x->M, w.out,
@@ -332,7 +332,7 @@ static void add_round(LshWorkspace *w, const LshRound *r, const Real *dout, cons
         Real *dx = w->dx + position * D, *dv = w->dv + position * M, *dquery = w->dquery + rank * D;
         BY_STORAGE(head->type, T,
                    add_x_gradient(T, dx, dquery, w->dkey + rank * D, x, a->D, score_scale(a)));
-        if (r->round == 0 && inverse[row] == 0)
+        if (r->round == 0 && inverse[sums_at(head, position)] == 0)
             pack(dv, &(Rows){ head->type, g, 0, 1, a->M }, M, 1, 0);
         add_sums(dv, w->dvalue + rank * M, M);
     }

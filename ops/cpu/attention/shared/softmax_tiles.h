@@ -112,6 +112,13 @@ static inline int64_t row_of(const AttentionHead *head, int64_t position)
     return attention_row_at(head->a, head->b, head->h, position);
 }
 
+/* The index of a position's m and 1 / l, which this backend keeps as [B, H, N]: those of a tile are
+ * contiguous, so threads that work at different heads write to different cache lines. */
+static inline int64_t sums_at(const AttentionHead *head, int64_t position)
+{
+    return (head->b * head->a->H + head->h) * head->a->N + position;
+}
+
 /* to [rows.count, padded] = factor times the rows at the positions sorted_index, padded with zeros.
  * rows: all rows of the head; ranks: the number of elements of sorted_index. */
 ALWAYS_INLINE void pack_sorted(int T, Real *to, const Rows *rows, const int32_t *sorted_index,
@@ -175,12 +182,12 @@ static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const
     memset(t->m, 0, (size_t)t->columns * sizeof(Real));
     memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
     for (int64_t i = 0; i < t->count; i++) {
-        const int64_t row = row_of(head, position_at(head, t->first + i));
-        const Real *out_i = elements_at(head->type, out, row * M);
+        const int64_t position = position_at(head, t->first + i), at = sums_at(head, position);
+        const Real *out_i = elements_at(head->type, out, row_of(head, position) * M);
         Real *g_i = t->dout + i * t->M;
         for (int64_t c = 0; c < M; c++)
-            g_i[c] *= inverse[row];
-        t->m[i] = m[row];
+            g_i[c] *= inverse[at];
+        t->m[i] = m[at];
         BY_STORAGE(head->type, T, t->D_i[i] = dot_with(T, out_i, g_i, M));
     }
     transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);

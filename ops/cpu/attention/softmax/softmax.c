@@ -195,9 +195,9 @@ static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit 
             save_blocks(u);
     }
     for (int64_t i = 0; i < t->count; i++) {
-        const int64_t row = row_of(&t->head, t->first + i);
-        m[row] = t->m[i];
-        inverse[row] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
+        const int64_t row = row_of(&t->head, t->first + i), at = sums_at(&t->head, t->first + i);
+        m[at] = t->m[i];
+        inverse[at] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
     }
 }
 
