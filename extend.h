@@ -1,4 +1,5 @@
-/* For operations, layers and optimizers of one's own, in the library (ext/) or outside of it. */
+/* For operations, layers and optimizers of one's own in the library's tree, as those of ext/ are.
+ * An installed library, and the two files, do not offer it. */
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 

@@ -38,6 +38,7 @@
  *           frees what no later gradient needs; tensor_keep prevents that.
  * Params    owns the weights until params_free, by names as "layer.weight", with their gradients.
  *           The seed and the name decide a weight's initial values.
+ * op_       operations: op_add, op_matmul, op_relu, op_softmax, op_cross_entropy, ... (ops/ops.h).
  * nn_       layers: structs of weights, and functions that apply them.
  * optim_    optimizers. A step uses the gradients and empties them. A config comes with defaults,
  *           optim_adam_config(1e-3), whose fields may be changed before use.
@@ -52,8 +53,9 @@
  * weights alone by params_save and params_load, in safetensors files.
  *
  * An operation of your own checks its arguments, computes, and records a function that contributes
- * to the gradients of its inputs. "<-" in a derivation means "contribute to": the first one stores,
- * later ones add. out = x^3 on the CPU, with dL/dx <- 3 x^2 dL/dout:
+ * to the gradients of its inputs. "<-" in a derivation means "contribute to": a tensor's first use
+ * stores, other uses add. out = x^3, with dL/dx <- 3 x^2 dL/dout, by a loop over host memory, so on
+ * device_open("cpu"):
  *
  *     static void cube_backward(Node *node)
  *     {

@@ -33,6 +33,7 @@ static Gradient contribution(Node *node, Tensor *input, bool scattered)
     return (Gradient){ tensor_gradient(input)->data, accumulate || scattered };
 }
 
+/* The root is larger only where input is a part of joined weights (params_add_joined). */
 Gradient tape_contribution(Node *node, Tensor *input)
 {
     return contribution(node, input,
@@ -65,7 +66,7 @@ void tape_visit(Tape *tape, const Node *stop)
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
         error_enter(&tape->errors, node->name);
-        if (reached && node->backward) /* a view is never reached: its root has the gradient */
+        if (reached) /* never a view, whose root has the gradient */
             node->backward(node);
         if (reached && tape->checks_finite)
             tape_check_backward_finite(tape, node);
@@ -107,8 +108,11 @@ void tape_backward(Tape *tape, Tensor *loss)
     if (tensor_count(loss) != 1)
         tape_error(tape, "tape_backward: the loss has shape %s, expected one element",
                    shape_text(loss->shape).text);
-    tape_contribution(&(Node){ .tape = tape }, loss);
-    tensor_fill(tensor_root(loss)->gradient, 1);
+    Tensor *root = tensor_root(loss);
+    if (!root->gradient->data)
+        tape_allocate_storage(tape, root->gradient);
+    tensor_fill(root->gradient, 1);
+    root->has_gradient = true;
     backward_pass(tape, loss);
 }
 

@@ -23,7 +23,7 @@ typedef struct Chunk {
 
 /* The rank of this thread's process among several (distributed/): each draws from streams of its
  * own. */
-extern _Thread_local uint64_t tape_process;
+extern _Thread_local uint64_t tape_rank;
 
 /* The step of tape_replay. */
 typedef struct Replay {

@@ -8,14 +8,16 @@
  *                                                    too; after tape_backward weights' gradients of
  *                                                    the step are empty
  *
- * What holds between calls:
+ * RECORDED: there are nodes. BACKWARD, DONE: backward_started. FAILED: errors has one.
+ * Invariants between calls:
  *  (1) Nodes and tensors are listed in the order in which they were made, so a node's inputs were
  *      made before its outputs.
  *  (2) A step's handles, nodes and attributes are in the arena until tape_reset; the storage of a
  *      tensor is a block of the device's pool, which it alone owns.
  *  (3) A view has no storage and no gradient but its root's.
- *  (4) A tensor requires a gradient if a node that was recorded has it as an output, or if it is a
- *      variable or a weight. A node is recorded if an input does.
+ *  (4) A tensor requires a gradient if it is a variable, a weight, or an output of a recorded node,
+ *      but never of integers. While the tape records, a node is recorded if an input requires one;
+ *      that of tape_recompute also if a tensor does that its function uses.
  *  (5) A gradient exists from its first contribution on (has_gradient), which stores; later ones
  *      add.
  *  (6) In BACKWARD the nodes that used a node's outputs have run before it. After its own function
@@ -32,7 +34,7 @@
 enum { SUSPICIOUS_NODES = 50000 };
 
 /* ------------------------------------------------------------------------------ life and errors */
-_Thread_local uint64_t tape_process;
+_Thread_local uint64_t tape_rank;
 
 Tape *tape_new(Device *device)
 {
@@ -41,7 +43,7 @@ Tape *tape_new(Device *device)
     if (!tape)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
     *tape = (Tape){ .device = device, .recording = true, .training = true };
-    tape->guarded = memory_is_guarded() ? INT64_MAX : 2;
+    tape->guarded = memory_is_guarded() ? INT64_MAX : 2; /* first steps find stale handles */
     tape->current = &tape->chunks;
     error_context_open(&tape->errors);
     tape_seed(tape, 0);
@@ -72,7 +74,7 @@ Device *tape_device(const Tape *tape)
 
 void tape_error(Tape *tape, const char *format, ...)
 {
-    error_enter(&tape->errors, error_operation());
+    error_enter(&tape->errors, error_operation()); /* the error is this tape's */
     va_list arguments;
     va_start(arguments, format);
     error_raise_arguments(format, arguments);
@@ -274,7 +276,7 @@ void tape_set_random(Tape *tape, Random random)
 Random tape_draw(Tape *tape, int64_t counters)
 {
     Random before = tape->random;
-    before.stream += tape_process;
+    before.stream += tape_rank;
     tape->random.counter += (uint64_t)counters;
     return before;
 }

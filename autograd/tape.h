@@ -189,11 +189,12 @@ struct Node {
     Tensor *const *more_inputs;   /* more_count inputs beyond these, from tape_save */
     int more_count;
     Tensor *outputs[NODE_OUTPUTS]; /* the tensors that the operation returned */
-    Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward */
+    Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward; freed with
+                                    * the node */
     const void *attributes;        /* a small struct of constants, from tape_save */
     bool collective; /* other ranks wait for its backward function, which is called even if no
                       * output has a gradient */
-    Tape *tape;      /* this and the following fields: set by tape_record */
+    Tape *tape;      /* this and the following fields are set by tape_record */
     Node *previous;
     int64_t index;
 };
@@ -244,7 +245,8 @@ const Real *tape_upstream(const Node *node, int index);
 
 /* In a backward function: the buffer of dL/dinput. data is NULL if the input is NULL or requires no
  * gradient: skip it. If accumulate, add to the earlier contributions, else store. Call it once per
- * contribution to an input, and write every element. */
+ * contribution to an input, and write every element. Two inputs may be the same tensor: write in
+ * the order of these calls, since the first stores and the second adds. */
 typedef struct Gradient {
     Real *data;
     bool accumulate;

@@ -56,7 +56,7 @@ void dist_start_with(DistTransport given)
         error_raise("dist_start: rank %d of %d, expected 0 to ranks - 1, of at most %d", given.rank,
                     given.ranks, DIST_MAX_RANKS);
     ranks_transport = given;
-    tape_process = (uint64_t)given.rank;
+    tape_rank = (uint64_t)given.rank;
     if (given.local > 0)
         device_choose_gpu(given.local);
     if (given.ranks == 1)
@@ -75,7 +75,7 @@ void dist_finish(void)
         ranks_transport.end(ranks_transport.context, 0);
     ranks_transport = (DistTransport){ .ranks = 1 };
     error_set_default(NULL);
-    tape_process = 0;
+    tape_rank = 0;
 }
 
 void dist_abort(int status)

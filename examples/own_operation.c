@@ -1,6 +1,6 @@
 /* A custom operation: its forward pass, its gradients, their check, and a use.
  *
- * snake(x, a) = x + sin^2(a x) / a, one frequency a per column (Ziyin, Hartwig, Ueda 2020,
+ * snake(x, a) = x + sin^2(a x) / a, one frequency a, not 0, per column (Ziyin, Hartwig, Ueda 2020,
  * Neural Networks Fail to Learn Periodic Functions and How to Fix It, equation 3). With
  * sin^2(u)' = 2 sin u cos u = sin 2u and the upstream gradient g = dL/dout:
  *
@@ -21,7 +21,7 @@ static void snake_backward(Node *node)
     Gradient dx = tape_contribution(node, x), da = tape_contribution(node, a);
     if (dx.data) { /* NULL if x requires no gradient */
         for (int64_t i = 0; i < rows * columns; i++) {
-            double ax = (double)(a->data[i % columns] * x->data[i]);
+            double ax = (double)a->data[i % columns] * (double)x->data[i];
             gradient_add(dx, i, g[i] * (Real)(1 + sin(2 * ax)));
         }
     }

@@ -159,6 +159,7 @@ const char *params_allocate(Params *params)
     free(host);
     params->values = values;
     params->gradients = gradients;
+    /* Clipping's scalars stand behind the gradients. */
     params->clipping = (Clipping *)((Real *)gradients->data + params->flat_count);
     for (Weight *weight = params->weights; weight; weight = weight->next) {
         weight->tensor.data = (Real *)values->data + weight->offset;
@@ -223,8 +224,8 @@ Tensor *params_flat_values(Params *params)
     return &params->flat_values;
 }
 
-/* The only place where gradients are zero-filled: those that got no contribution, and those of
- * frozen weights that are joined to others. */
+/* Gradients that got no contribution, and those of frozen weights that are joined to others, become
+ * 0 here, and not at the end of a step: a first contribution stores. */
 Tensor *params_flat_gradients(Params *params)
 {
     need_storage(params);

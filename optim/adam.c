@@ -42,7 +42,7 @@ void adam_update(const Optimizer *o, Real *p, const Real *gradients)
         ->adam_step(p, o->states[0], o->states[1], gradients, o->scalars, o->range.count);
 }
 
-static StepScalars scalars_of(const Optimizer *o, double learning_rate)
+static StepScalars common_scalars(const Optimizer *o, double learning_rate)
 {
     const double t = (double)o->steps;
     return (StepScalars){
@@ -60,14 +60,14 @@ static StepScalars adam_scalars(const Optimizer *o, int role, double learning_ra
                                 double decay_factor)
 {
     (void)role;
-    StepScalars scalars = scalars_of(o, learning_rate);
+    StepScalars scalars = common_scalars(o, learning_rate);
     scalars.weight_decay = (Real)(o->weight_decay * decay_factor);
     return scalars;
 }
 
 StepScalars adamw_scalars_of(const Optimizer *o, double learning_rate, double weight_decay)
 {
-    StepScalars scalars = scalars_of(o, learning_rate);
+    StepScalars scalars = common_scalars(o, learning_rate);
     scalars.keep = (Real)(1 - learning_rate * weight_decay);
     return scalars;
 }

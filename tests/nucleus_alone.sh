@@ -31,10 +31,16 @@ build/examples/tiny_gpt 60
 DEVICE=plain ONLY=$names tests/run build
 
 rm -r ext build
+${CC:-cc} -DTAPEGRAD_NUCLEUS -O1 -march=native -I. -o two_moons examples/two_moons.c \
+    $(find tensor autograd ops nn optim distributed -name '*.c' -not -path '*/mpi/*') -lm &
+one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
        decay_gradient lsh_attention features ctc params optim checkpoint file tape sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
+wait $one_line
+echo '== one command line: the nucleus'
+./two_moons
 echo '== the tests of the nucleus'
 build/examples/tiny_gpt 60
 DEVICE=plain ONLY=$names tests/run build

@@ -72,8 +72,8 @@ names() {
             push @words, $line =~ /(?<![\w\/.(-])\w+(?:\/\w+)+\.(?:c|h|cu|cuh)\b/g;
             my @bases = ("", $folder, map { "$folder$_/" } grep { -d "$folder$_" } @words);
             for my $word (grep { !/[A-Z]{3}|\.\.\./ or /README/ } @words) {
-                my $path = $word =~ m,^(?:\.\./)*(?:tensor|autograd|ops|nn|optim|distributed|tests|bench|examples|docs|cpu|cuda)/.,;
-                my $bare = $folder =~ /^(?:ops|nn|tests)/ && $word =~ /^\w[\w*]*\.(?:c|h|cu|cuh|cpp|sh)$/;
+                my $path = $word =~ m,^(?:\.\./)*(?:tensor|autograd|ops|nn|optim|ext|distributed|tests|bench|examples|docs|cpu|cuda)/.,;
+                my $bare = $folder =~ /^(?:ops|nn|ext|tests)/ && $word =~ /^\w[\w*]*\.(?:c|h|cu|cuh|cpp|sh)$/;
                 print "$ARGV names $word, which does not exist\n"
                     if ($path or $bare) && !grep { -e } map { glob "$_$word" } @bases;
                 print "$ARGV names $word, which no header declares\n"
@@ -85,6 +85,16 @@ names() {
 count=$((count + 1))
 found=$(names $(find . -name '*.md' -not -path './build*' -not -path './packages/*' -not -name CHANGELOG.md \
     -not -path './bench/results/cpu-*' -printf '%P\n'))
+[ -z "$found" ] || fail "$found"
+
+# Each row of the glossary names its functions' files: one of them has the word.
+count=$((count + 1))
+found=$(grep '^| ' docs/glossary.md | while IFS='|' read -r _ term _ code files _; do
+    files=$(grep -oE '[a-z_0-9]+(/[a-z_0-9]+)+\.(c|h|cu|cuh)' <<<"$files") || continue
+    for word in $(grep -oE '`[a-zA-Z_]+`' <<<"$code" | tr -d '`'); do
+        grep -qw "$word" $files || echo "docs/glossary.md:$term: $word is not in" $files
+    done
+done)
 [ -z "$found" ] || fail "$found"
 
 # anchors PAGE: of its headings: lower case, spaces become hyphens, other punctuation goes.

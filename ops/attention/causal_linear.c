@@ -30,9 +30,10 @@
  * and a scan takes O(N) time with one matrix as its state, since (x_i.y_j) w_j = (y_j w_j^T)^T x_i:
  *     T_i = T_{i-1} + y_i w_i^T      scan_i = T_i^T x_i
  *
- * An initial state S~_0 = [S_0, z_0], from earlier positions, starts the sums of num~ and da. The
- * final state S~_N = S~_0 + sum_j b_j v~_j^T is a second output. Its gradient dL/dS~_N, if any, is
- * part of every R~_j = dL/dS~_N + sum_{i>=j} a_i dnum~_i^T, so it starts the sums of db and dv:
+ * An initial state S~_0 = [S_0, z_0], the sums of b_j v_j^T and of b_j over earlier positions,
+ * starts those of num~ and da. The final state S~_N = S~_0 + sum_j b_j v~_j^T is a second output.
+ * Its gradient dL/dS~_N, if any, is part of every R~_j = dL/dS~_N + sum_{i>=j} a_i dnum~_i^T, so it
+ * starts the sums of db and dv; R_j is R~_j without the normalizer's column:
  *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dS~_0 <- R~_1
  *
  * Several positions can be processed at once. Let X, Y, W hold C positions as rows, and T the state

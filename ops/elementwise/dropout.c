@@ -2,8 +2,9 @@
  *   out_i = k_i x_i / (1 - p)     k_i = 1 if u_i >= p, else 0     u_i uniform in [0, 1)
  * Backward, g = dL/dout:
  *   dx_i <- k_i g_i / (1 - p)
- * Saved for the backward pass: only the generator's state. u_i comes from word i % 4 of the Philox
- * block at counter start + i / 4, so the backward pass draws the same numbers, on any thread. */
+ * Saved for the backward pass: the generator's state, no mask. u_i comes from word i % 4 of the
+ * Philox block i / 4 after it, so the same kernel, given g for x, draws the same numbers again, on
+ * any thread. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

@@ -59,7 +59,8 @@ MATH_FUNCTION Real gelu_gradient(Real dout, Real x)
  *   b = 0.044715 (the approximation of gelu by Hendrycks and Gimpel 2016); 1 + tanh would cancel
  *   for negative x, the sigmoid s does not
  *   d out / dx = s + x ds/dx, ds/dx = s (1 - s) du/dx, du/dx = a (1 + 3 b x^2)
- *   It rounds to 0 below -100 and to 1 above 100; x is clamped there, since x^2 may overflow. */
+ *   The derivative rounds to 0 below -100 and to 1 above 100; its function clamps x there, since
+ *   x^2 may overflow. */
 #define GELU_TANH_A ((Real)1.5957691216057308)
 #define GELU_TANH_B ((Real)0.044715)
 MATH_FUNCTION Real gelu_tanh_inner(Real x)

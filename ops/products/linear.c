@@ -5,7 +5,8 @@
  *   h_ro = g_ro f'(y_ro)
  *   dx_ri <- sum_o h_ro weight_oi     dweight_oi <- sum_r h_ro x_ri     dbias_o <- sum_r h_ro
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
- * Saved for the backward pass: y; nothing for the identity, nor for relu: out > 0 where y > 0. */
+ * Saved for the backward pass: y; nothing for the identity, nor for relu: out > 0 where y > 0. In
+ * bf16 also the weight's copy, if it was made here (operand_of_parameter). */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
@@ -27,7 +28,7 @@ void linear_forward_plain(const LinearPass *p)
 {
     product_plain(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                   (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
-    if (p->bias)
+    if (p->bias) /* an activation comes with one */
         linear_activate_plain(p->out, p->y, p->bias, p->activation, p->R, p->O);
 }
 
@@ -104,20 +105,21 @@ static Tensor *linear(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight
                   .tape = tape };
     if (tape_is_recording(tape) && f != ACTIVATION_NONE && f != ACTIVATION_RELU)
         node.saved[SAVED_Y] = tape_tensor_of(tape, type, out_shape);
+    const Operand w = operand_of_parameter(&node, weight, &node.saved[SAVED_WEIGHT]);
+    const Operand b = operand_of_parameter(&node, bias, &bias_copy);
     kernels_on(out->device, TENSOR_REAL)
-        ->linear_forward(&(LinearPass){
-            .out = out->data,
-            .y = node.saved[SAVED_Y] ? node.saved[SAVED_Y]->data : NULL,
-            .x = x->data,
-            .weight = operand_of_parameter(&node, weight, &node.saved[SAVED_WEIGHT]).data,
-            .bias = bias ? bias->data : NULL,
-            .bias_copy = operand_of_parameter(&node, bias, &bias_copy).data,
-            .R = shape_rows(x->shape),
-            .I = weight->shape.size[1],
-            .O = weight->shape.size[0],
-            .activation = f,
-            .precision = tape_precision(tape),
-            .type = type });
+        ->linear_forward(&(LinearPass){ .out = out->data,
+                                        .y = node.saved[SAVED_Y] ? node.saved[SAVED_Y]->data : NULL,
+                                        .x = x->data,
+                                        .weight = w.data,
+                                        .bias = bias ? bias->data : NULL,
+                                        .bias_copy = b.data,
+                                        .R = shape_rows(x->shape),
+                                        .I = weight->shape.size[1],
+                                        .O = weight->shape.size[0],
+                                        .activation = f,
+                                        .precision = tape_precision(tape),
+                                        .type = type });
     tape_record(tape, node);
     return out;
 }

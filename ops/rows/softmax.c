@@ -1,12 +1,13 @@
 /* softmax of each of R rows of C elements
  *   out_c = e^(x_c - m) / sum_j e^(x_j - m)          m = max_j x_j cancels; it prevents overflow
- * Backward, g = dL/dout. With s = sum_j e^x_j, ds / dx_j = e^x_j and the quotient rule,
- *   dout_c / dx_j = ([c = j] e^x_c s - e^x_c e^x_j) / s^2 = out_c ([c = j] - out_j)
+ * A row of -infinity alone has no softmax: NaN.
+ * Backward, g = dL/dout. With s = sum_j e^x_j, d s / d x_j = e^x_j and the quotient rule,
+ *   d out_c / d x_j = ([c = j] e^x_c s - e^x_c e^x_j) / s^2 = out_c ([c = j] - out_j)
  *   dx_j <- sum_c g_c out_c ([c = j] - out_j) = out_j (g_j - sum_c g_c out_c)
  *
  * log_softmax, its logarithm
  *   out_c = x_c - ln sum_j e^x_j = (x_c - m) - ln sum_j e^(x_j - m)
- * Backward, with dout_c / dx_j = [c = j] - e^out_j:
+ * Backward, with d out_c / d x_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */
 #include "ops/kernels.h"
 #include "ops/shared/rows.h"

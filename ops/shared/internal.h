@@ -23,11 +23,16 @@ static inline Tensor *bounded_integers(Tape *tape, Shape shape, int32_t max)
     return out;
 }
 
-/* In a backward function: scratch memory, shaped like x, that is freed with the node. */
+/* In a backward function: scratch memory, shaped like x, that is freed with the node: in the last
+ * places of saved, as long as there are free ones. */
 static inline Tensor *scratch_of_node(Node *node, const Tensor *x)
 {
-    Tensor **last = &node->saved[NODE_SAVED - 1];
-    return *(*last ? last - 1 : last) = tape_tensor_of(node->tape, x->type, x->shape);
+    int place = NODE_SAVED - 1;
+    while (place >= 0 && node->saved[place])
+        place--;
+    if (place < 0)
+        tape_error(node->tape, "%s: it saves more than %d tensors", node->name, NODE_SAVED);
+    return node->saved[place] = tape_tensor_of(node->tape, x->type, x->shape);
 }
 
 /* dL/dout of the node's first output, or zeros if the loss depends on later ones alone. */
