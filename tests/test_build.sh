@@ -103,4 +103,15 @@ echo '#include "tapegrad.h"' | ${CC:-cc} -U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORD
     grep -q '#error "tapegrad needs a little-endian processor' ||
     fail 'a big-endian processor is not refused'
 
+# A table of kernels has one type: other kernels in it do not compile.
+table() { # KERNELS: the status and the error of a table of CellKernels with these
+    printf '%s\n' '#include "ext/muon/kernels.h"' '#include "ext/recurrent/kernels.h"' \
+        'const CellKernels *const table[KERNEL_TABLES] = { [KERNELS_PLAIN] = &'"$1"' };' >"$directory/table.c"
+    make --no-print-directory -n -B CUDA=no BUILD="$directory/other" "$directory/other/ext/recurrent/kernels.o" |
+        sed -n "s#^\(.*\) -c ext/.*#\1 -fsyntax-only $directory/table.c#p" | bash 2>&1
+}
+count=$((count + 2))
+[ -z "$(table lstm_plain)" ] || fail "a table of kernels does not compile: $(table lstm_plain)"
+table muon_plain | grep -q 'error: .*incompatible pointer type' || fail 'a wrong table of kernels compiles'
+
 report
