@@ -215,8 +215,8 @@ KERNEL(linear_attention_backward,
 /* --------------------------------------------------------------------------- attention: softmax */
 
 /* out [B, N, H, M] of softmax attention, and of each row of scores the max m and inverse = 1 / l
- * [B, N, H], in an order of the backend's (Real, saved for the backward pass); inverse is 0 if no key
- * is visible */
+ * [B, N, H] (Real, saved for the backward pass, in the order of the backend); inverse is 0 if no
+ * key is visible */
 KERNEL(softmax_attention_forward,
        (Real *out, Real *m, Real *inverse, const AttentionInputs *attention, bool causal))
 /* d <- the gradients by query, key and value, as far as their data is not NULL; dc [B, N, H] (Real)
