@@ -6,6 +6,10 @@ PACKAGES += $(if $(DEV),ccache clang clang-format libomp-dev valgrind gcc-mingw-
             libclang-rt-14-dev-wasm32 libc6-dev-i386 lib32gcc-12-dev)
 PACKAGES += $(if $(filter yes,$(MPI)),libopenmpi-dev openmpi-bin procps)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
+# To build the book, and to test its pages: BOOK=yes, BOOK=pages.
+PACKAGES += $(if $(BOOK),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
+            python3-fonttools python3-brotli nodejs)
+PACKAGES += $(if $(filter pages,$(BOOK)),chromium chromium-driver)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
 .PHONY: deps $(OTHERS)

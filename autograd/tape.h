@@ -154,7 +154,9 @@ void tape_set_random(Tape *tape, Random random);
 
 /* ---------------------------------------------------------------------------------------- teaching
  * Prints the recorded operations as a graph for Graphviz: `dot -Tsvg`. Boxes are operations,
- * ellipses are tensors with their shapes; leaves that require a gradient are shaded. */
+ * ellipses are tensors with their names, shapes and, of up to four elements, values and, after the
+ * backward pass, gradients; leaves that require a gradient are shaded. The text is the same for the
+ * same step. Raises when memory is exhausted. */
 void tape_print_dot(const Tape *tape, FILE *file);
 
 /* ---------------------------------------------------------------------------- writing an operation

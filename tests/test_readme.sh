@@ -81,10 +81,10 @@ names() {
             }
         }' "$@"
 }
-# The changelog and the pages of measurements name what existed on their day.
+# The changelog and the pages of measurements name what existed on their day; tests/book.sh has the book's links.
+pages() { find "$1" -name '*.md' -not -path "$1/build*" -not -path "$1/packages/*" -not -path '*/book/*/page.md' -not -path '*/book/index.md'; }
 count=$((count + 1))
-found=$(names $(find . -name '*.md' -not -path './build*' -not -path './packages/*' -not -name CHANGELOG.md \
-    -not -path './bench/results/cpu-*' -printf '%P\n'))
+found=$(names $(pages . | grep -v '^./CHANGELOG.md\|^./bench/results/cpu-' | sed 's,^./,,'))
 [ -z "$found" ] || fail "$found"
 
 # Each row of the glossary names its functions' files: one of them has the word.
@@ -110,11 +110,10 @@ while IFS=: read -r page link; do
     realpath -qe "$target" >>"$directory/linked" || fail "$page links to $link, which does not exist"
     [ "$link" = "${link#*#}" ] || anchors "$target" | grep -qxFe "${link#*#}" ||
         fail "$page links to $link, which has no such heading"
-done < <(grep -HoE '\]\([^)]+' $(find . -name '*.md' -not -path './build*' -not -path './packages/*') | sed 's/\](//' | grep -vE ':https?:')
+done < <(grep -HoE '\]\([^)]+' $(pages .) | sed 's/\](//' | grep -vE ':https?:')
 
 count=$((count + 1))
-unlinked=$(find "$PWD" -name '*.md' -not -path "$PWD/build*" -not -path "$PWD/packages/*" |
-    grep -vxFf "$directory/linked")
+unlinked=$(pages "$PWD" | grep -vxFf "$directory/linked")
 [ -z "$unlinked" ] || fail "no page links to $unlinked"
 
 [ "$count" -ge 2 ] || fail "no snippets were found"

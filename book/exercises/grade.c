@@ -1,0 +1,279 @@
+/* The questions of the grader, in the order in which they are asked. */
+#include "grade.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifndef _WIN32
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+enum { GUARD = 8 }; /* elements before and after each result, which must not change */
+static const double GUARD_VALUE = 12345;
+
+/* The results of one call, between guards. */
+typedef struct Results {
+    Real memory[OUTPUTS][GUARD + ELEMENTS + GUARD];
+} Results;
+
+static int output_count(const Exercise *e)
+{
+    int n = 0;
+    while (n < OUTPUTS && e->outputs[n])
+        n++;
+    return n;
+}
+
+static Real *result(Results *r, int output)
+{
+    return r->memory[output] + GUARD;
+}
+
+static int result_count(const Case *c, int output)
+{
+    return c->rows[output] * c->columns[output];
+}
+
+/* "dx[1][4]", or "dx[4]" of a single row */
+static const char *element(const Exercise *e, const Case *c, int output, int i)
+{
+    static char text[64];
+    if (c->rows[output] > 1)
+        snprintf(text, sizeof text, "%s[%d][%d]", e->outputs[output], i / c->columns[output],
+                 i % c->columns[output]);
+    else
+        snprintf(text, sizeof text, "%s[%d]", e->outputs[output], i);
+    return text;
+}
+
+/* Calls the answer with results that hold `before`. Returns the number of a result whose guards
+ * have changed, or -1. */
+static int call(const Exercise *e, Answer *answer, const Case *c, bool accumulate, double before,
+                Results *r)
+{
+    Gradient out[OUTPUTS] = { { NULL, false } };
+    for (int k = 0; k < output_count(e); k++) {
+        const int n = result_count(c, k);
+        for (int i = 0; i < GUARD + n + GUARD; i++)
+            r->memory[k][i] = i < GUARD || i >= GUARD + n ? GUARD_VALUE : before;
+        out[k] = (Gradient){ result(r, k), accumulate };
+    }
+    const Case copy = *c;
+    answer(&copy, out);
+    for (int k = 0; k < output_count(e); k++)
+        for (int i = 0; i < GUARD; i++)
+            if (r->memory[k][i] != GUARD_VALUE ||
+                r->memory[k][GUARD + result_count(c, k) + i] != GUARD_VALUE)
+                return k;
+    return -1;
+}
+
+static double tolerance_of(const Exercise *e, const Case *c, int output)
+{
+    double largest = 1;
+    for (int i = 0; i < result_count(c, output); i++)
+        largest = fmax(largest, fabs(c->right[output][i]));
+    return largest * (e->tolerance > 0 ? e->tolerance : 1e-9);
+}
+
+/* Whether all results are factor times those of right, plus what they held before. */
+static bool equal(const Exercise *e, const Case *c, Results *mine, Results *right, double factor,
+                  double before)
+{
+    for (int k = 0; k < output_count(e); k++)
+        for (int i = 0; i < result_count(c, k); i++) {
+            const double expected = factor * (right ? result(right, k)[i] : c->right[k][i]);
+            if (!(fabs(result(mine, k)[i] - before - expected) < tolerance_of(e, c, k)))
+                return false;
+        }
+    return true;
+}
+
+static bool is_transposed(const Exercise *e, const Case *c, Results *mine, int output)
+{
+    const int rows = c->rows[output], columns = c->columns[output];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++)
+            if (!(fabs(result(mine, output)[j * rows + i] - c->right[output][i * columns + j]) <
+                  tolerance_of(e, c, output)))
+                return false;
+    return rows > 1 && columns > 1;
+}
+
+/* Elements that keep two different old contents were not written: prints how many. */
+static bool all_are_written(const Exercise *e, const Case *c, Results *mine, Results *other,
+                            const double *before)
+{
+    int written = 0, all = 0, output = 0, last = 0, unwritten[OUTPUTS] = { 0 };
+    for (int k = 0; k < output_count(e); k++)
+        for (int i = 0; i < result_count(c, k); i++, all++)
+            if (result(mine, k)[i] == before[0] && result(other, k)[i] == before[1]) {
+                unwritten[k]++;
+                output = k;
+                last = i;
+            } else {
+                written++;
+            }
+    if (written == 0)
+        printf("no element of %s is written: the body is still empty\n", e->outputs[0]);
+    else if (unwritten[output] == result_count(c, output))
+        printf("no element of %s is written\n", e->outputs[output]);
+    else if (written < all)
+        printf("%d of %d elements are not written, %s is one: check the loops' ends\n",
+               all - written, all, element(e, c, output, last));
+    return written == all;
+}
+
+/* Of an answer that is right where accumulate is false. */
+static bool adds_where_it_should(const Exercise *e, const Case *c)
+{
+    static Results mine;
+    call(e, e->student, c, true, 10, &mine);
+    if (equal(e, c, &mine, NULL, 1, 0))
+        printf("the values are right, but they replace what %s held. The tensor may have been used "
+               "before: add, by gradient_add\n",
+               e->outputs[0]);
+    else if (!equal(e, c, &mine, NULL, 1, 10))
+        printf("right for an empty %s, wrong for one that holds an earlier contribution: call "
+               "gradient_add once per element\n",
+               e->outputs[0]);
+    else
+        return true;
+    return false;
+}
+
+/* Prints the sentence of a usual mistake with these results, of results that held `before`. */
+static bool is_usual_mistake(const Exercise *e, const Case *c, Results *mine, double before)
+{
+    static Results wrong;
+    for (int m = 0; m < MISTAKES && e->mistakes[m].answer; m++) {
+        call(e, e->mistakes[m].answer, c, false, before, &wrong);
+        if (!equal(e, c, &wrong, NULL, 1, 0) && equal(e, c, mine, &wrong, 1, 0)) {
+            printf("%s\n", e->mistakes[m].sentence);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Prints what all wrong results have in common, or one of them. */
+static void describe(const Exercise *e, const Case *c, Results *mine)
+{
+    static const struct {
+        double factor;
+        const char *text;
+    } factors[] = { { -1, "minus the right ones" },
+                    { 2, "twice the right ones" },
+                    { 0.5, "half of the right ones" },
+                    { 0, "0" } };
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++)
+        if (equal(e, c, mine, NULL, factors[i].factor, 0)) {
+            printf("all elements are %s\n", factors[i].text);
+            return;
+        }
+    int right = 0, all = 0, output = 0, worst = 0;
+    double error = -1;
+    for (int k = 0; k < output_count(e); k++) {
+        if (is_transposed(e, c, mine, k)) {
+            printf("%s is the transposed of the right one: rows and columns are exchanged\n",
+                   e->outputs[k]);
+            return;
+        }
+        for (int i = 0; i < result_count(c, k); i++, all++) {
+            const double difference = fabs(result(mine, k)[i] - c->right[k][i]);
+            right += difference < tolerance_of(e, c, k);
+            if (difference > error || (isnan(difference) && !isnan(error))) {
+                error = difference;
+                output = k;
+                worst = i;
+            }
+        }
+    }
+    printf("%d of %d elements are right; %s is %.6f, expected %.6f. This is none of the usual "
+           "mistakes\n",
+           right, all, element(e, c, output, worst), result(mine, output)[worst],
+           c->right[output][worst]);
+}
+
+/* Whether the answer is right in this case; else prints its mistake. */
+static bool grade_case(const Exercise *e, const Case *c)
+{
+    static Results mine, other;
+    static const double before[2] = { 10, -7 };
+    const int outside = call(e, e->student, c, false, before[0], &mine);
+    if (outside >= 0) {
+        printf("it writes outside %s, which has %d elements: check the loops' ends\n",
+               e->outputs[outside], result_count(c, outside));
+        return false;
+    }
+    call(e, e->student, c, false, before[1], &other);
+    if (!all_are_written(e, c, &mine, &other, before))
+        return false;
+    if (equal(e, c, &mine, NULL, 1, 0))
+        return e->fills || adds_where_it_should(e, c);
+    if (equal(e, c, &mine, NULL, 1, before[0]))
+        printf(e->fills ? "the values are right, but they are added to what %s held: begin with 0\n"
+                        : "the values are right, but they are added to what %s held although "
+                          "accumulate is false: gradient_add decides it\n",
+               e->outputs[0]);
+    else if (!is_usual_mistake(e, c, &mine, before[0]))
+        describe(e, c, &mine);
+    return false;
+}
+
+static int grade_here(const Exercise *exercise)
+{
+    printf("%s: ", exercise->name);
+    for (int index = 0; index < CASES; index++) {
+        static Case c;
+        memset(&c, 0, sizeof c);
+        exercise->make(&c, index);
+        if (!grade_case(exercise, &c))
+            return 1;
+    }
+    printf("right, in %d cases%s\n", CASES, exercise->fills ? "" : ", stored and added");
+    return 0;
+}
+
+int grade(const Exercise *exercise)
+{
+    setvbuf(stdout, NULL, _IONBF, 0);
+#ifdef _WIN32
+    return grade_here(exercise);
+#else
+    const pid_t child = fork(); /* an answer may crash, or never end */
+    if (child == 0) {
+        alarm(10);
+        exit(grade_here(exercise));
+    }
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) < 0) {
+        perror("grade");
+        return 2;
+    }
+    if (!WIFSIGNALED(status))
+        return WEXITSTATUS(status);
+    if (WTERMSIG(status) == SIGALRM)
+        printf("your function does not end within 10 seconds\n");
+    else
+        printf("your function crashed (%s): it reads or writes outside its arrays\n",
+               strsignal(WTERMSIG(status)));
+    return 1;
+#endif
+}
+
+void case_normal(Case *c, int index, int input, int n)
+{
+    Random random = random_new((uint64_t)index + 1, (uint64_t)input);
+    random_normal(&random, c->in[input], n);
+}
+
+void case_right(Case *c, int output, const Real *values, int rows, int columns)
+{
+    c->rows[output] = rows;
+    c->columns[output] = columns;
+    memcpy(c->right[output], values, (size_t)(rows * columns) * sizeof *values);
+}
