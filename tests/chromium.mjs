@@ -1,6 +1,6 @@
 // Drives headless Chromium by chromedriver, over HTTP: no packages. Close the browser in `finally`:
 //
-//     const page = await chromium({ dark: true });
+//     const page = await chromium({ width: 375 });
 //     try { await page.open('file:///tmp/a.html'); ... } finally { await page.close(); }
 //
 // A program that ends without closing it, by an exception or a signal, ends it on exit.
@@ -37,7 +37,7 @@ function startDriver() {
     return { port, end };
 }
 
-export async function chromium({ width = 900, height = 1000, dark = false, scripts = true } = {}) {
+export async function chromium({ width = 900, height = 1000, scripts = true } = {}) {
     const driver = startDriver();
     let session = '';
 
@@ -58,7 +58,7 @@ export async function chromium({ width = 900, height = 1000, dark = false, scrip
         } } });
         session = `/session/${sessionId}`;
         await page.resize(width, height);
-        await page.setDark(dark);
+        await page.prefer();
         await page.devtools('Emulation.setScriptExecutionDisabled', { value: !scripts });
     }
 
@@ -88,8 +88,13 @@ export async function chromium({ width = 900, height = 1000, dark = false, scrip
         devtools: (cmd, params = {}) => call('POST', '/goog/cdp/execute', { cmd, params }),
         resize: (width, height = 1000) => page.devtools('Emulation.setDeviceMetricsOverride',
             { width, height, deviceScaleFactor: 1, mobile: width < 500 }),
-        setDark: dark => page.devtools('Emulation.setEmulatedMedia', { features: [
-            { name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' }] }),
+        // What the reader prefers: dark colors, no motion; light colors and motion by default.
+        prefer: ({ dark = false, still = false } = {}) => page.devtools('Emulation.setEmulatedMedia', {
+            features: [
+                { name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' },
+                { name: 'prefers-reduced-motion', value: still ? 'reduce' : '' },
+            ],
+        }),
         // A picture of the whole page, and a print.
         async shot(file) {
             const options = { captureBeyondViewport: true };

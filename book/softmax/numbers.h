@@ -50,11 +50,12 @@ static double sum_of_products(const double *p, const double *g)
     return p[0] * g[0] + p[1] * g[1] + p[2] * g[2];
 }
 
+/* 44 columns, as many as a phone shows */
 static void row(const char *label, const double *v)
 {
-    printf("%-17s", label);
+    printf("%-14s", label);
     for (int c = 0; c < C; c++)
-        printf("%9.4f", isnan(v[c]) ? fabs(v[c]) : v[c]); /* some processors' NaN has a sign */
+        printf("%10.4f", isnan(v[c]) ? fabs(v[c]) : v[c] + 0); /* no -nan, no -0 */
     printf("\n");
 }
 
@@ -72,16 +73,15 @@ static void differences(double *dx, Function *f, const double *x, const double *
     }
 }
 
-/* Prints dx and, below it, its central differences. They must agree. */
-static void compare(const char *label, const double *dx, Function *f, const double *x,
-                    const double *g)
+/* Prints the central differences. dx must agree with them. */
+static void check(const char *label, const double *dx, Function *f, const double *x,
+                  const double *g)
 {
     double expected[C];
     differences(expected, f, x, g);
     for (int c = 0; c < C; c++)
-        failed |= !(fabs(dx[c] - expected[c]) < 1e-8);
-    row(label, dx);
-    row("differences", expected);
+        failed |= !(fabs(dx[c] - expected[c]) < 1e-7);
+    row(label, expected);
 }
 
 static Tensor *variable(Tape *tape, const double *x, int rows)
@@ -103,18 +103,25 @@ static void result(const char *label, const Tensor *tensor, int r, const double 
     row(label, v);
 }
 
+static Tensor *log_of_softmax(Tape *tape, Tensor *x) /* in two operations */
+{
+    return op_log(tape, op_softmax(tape, x));
+}
+
 typedef Tensor *Operation(Tape *tape, Tensor *x);
 
-/* Prints the library's out, if it has a label, and its dx for dL/dout = g. */
+/* Prints the library's out, if it has a label, and dx for dL/dout = g, if g is given. */
 static void library(const char *label, Operation *operation, const double *x, const double *g,
                     const double *expected)
 {
     Tape *tape = tape_new(device_open("plain"));
     Tensor *input = variable(tape, x, 1), *out = tensor_keep(operation(tape, input));
-    tape_backward_from(tape, out, variable(tape, g, 1));
     if (label)
         result(label, out, 0, NULL);
-    result("  dx, library", tensor_gradient(input), 0, expected);
+    if (g) {
+        tape_backward_from(tape, out, variable(tape, g, 1));
+        result("  the library", tensor_gradient(input), 0, expected);
+    }
     tape_free(tape);
 }
 
