@@ -89,12 +89,13 @@ export async function chromium({ width = 900, height = 1000, scripts = true } = 
         resize: (width, height = 1000) => page.devtools('Emulation.setDeviceMetricsOverride',
             { width, height, deviceScaleFactor: 1, mobile: width < 500 }),
         // What the reader prefers: dark colors, no motion; light colors and motion by default.
-        prefer: ({ dark = false, still = false } = {}) => page.devtools('Emulation.setEmulatedMedia', {
-            features: [
+        prefer({ dark = false, still = false } = {}) {
+            const features = [
                 { name: 'prefers-color-scheme', value: dark ? 'dark' : 'light' },
                 { name: 'prefers-reduced-motion', value: still ? 'reduce' : '' },
-            ],
-        }),
+            ];
+            return page.devtools('Emulation.setEmulatedMedia', { features });
+        },
         // A picture of the whole page, and a print.
         async shot(file) {
             const options = { captureBeyondViewport: true };

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its jobs are not ours
 export WERROR=yes
 
-names=(oracle oracle-emulation emulation-double fuzz faults arm planted-faults other-platforms processes double-scripts)
+names=(oracle oracle-emulation emulation-double fuzz faults arm planted-faults other-platforms processes scripts)
 oracle() { make CUDA=no oracle-float oracle-double oracle-differences; }
 oracle-emulation() { make oracle-emulation; }
 emulation-double() { make test-cuda-on-host-double; }
@@ -26,7 +26,12 @@ processes() {
     make CUDA=no REAL=double ONLY=test_mpi.sh test
     make CUDA=no ONLY=test_mpi.sh sanitize
 }
-double-scripts() { make CUDA=no REAL=double ONLY='test_install.sh test_instructions.sh test_readme.sh' test; }
+# Chromium is large, and installed for this part alone.
+scripts() {
+    make CUDA=no REAL=double ONLY='test_install.sh test_instructions.sh test_readme.sh' test
+    make BOOK=pages deps
+    make CUDA=no PAGES=pages test-book
+}
 
 # One part: the first command that fails ends it.
 if [[ $# -eq 1 && $1 =~ ^[0-9]$ ]]; then

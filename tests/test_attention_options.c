@@ -174,6 +174,58 @@ TEST(nan_in_bf16)
 #endif
 
 /* Long enough for the segments and blocks of every form, also on tensor cores. */
+/* Attention number `kind` of operands of which those whose bits are set are bf16. */
+static Real *attend_with_bf16(int kind, int bf16)
+{
+    static const Real betas[10] = { 0.5, 1, 0.25, 0.5, 1, 0.75, 1, 0.5, 1, 0.5 };
+    const Shape row = shape(1, 5, 2, 3);
+    Tensor *operand[3], *out = NULL;
+    for (int i = 0; i < 3; i++) {
+        operand[i] = tape_input(tape, test_normal((uint64_t)i + 1, 30), row);
+        if (bf16 >> i & 1)
+            operand[i] = op_cast(tape, operand[i], TENSOR_BF16);
+    }
+    Tensor *q = operand[0], *k = operand[1], *v = operand[2];
+    switch (kind) {
+    case 0:
+        out = op_causal_linear_attention(tape, q, k, v,
+                                         (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
+        break;
+    case 1:
+        out = op_linear_attention(tape, q, k, v, (LinearAttentionOptions){ .eps = 1e-6 });
+        break;
+    case 2:
+        out = op_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ .mask = NULL });
+        break;
+#ifndef TAPEGRAD_NUCLEUS
+    case 3:
+        out = op_delta_rule(tape, q, k, v, tape_input(tape, betas, shape(1, 5, 2)),
+                            (DeltaRuleOptions){ .offsets = NULL }, NULL);
+        break;
+#endif
+    default:
+        break;
+    }
+    Real *values = out ? test_values(op_cast(tape, out, TENSOR_REAL)) : NULL;
+    if (out)
+        ck_assert_int_eq(out->type, TENSOR_BF16);
+    tape_reset(tape);
+    return values;
+}
+
+/* Operands of which one is bf16 are all converted, so the result is that of bf16 operands. */
+TEST(operands_of_two_dtypes_become_bf16)
+{
+    if (!test_has_bf16())
+        return;
+    tape_set_precision(tape, PRECISION_BF16);
+    for (int kind = 0; kind < 4; kind++) {
+        const Real *expected = attend_with_bf16(kind, 7);
+        for (int bf16 = 1; bf16 < 7 && expected; bf16++)
+            assert_identical(attend_with_bf16(kind, bf16), expected, 30);
+    }
+}
+
 TEST(forms_of_long_sequences)
 {
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++) {

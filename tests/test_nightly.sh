@@ -31,7 +31,7 @@ commit $((start + 3 * hour))
 turn 0 "== nightly part 1: oracle-emulation: passed"
 check "the part runs make" grep -qx "make oracle-emulation" "$directory/out"
 commit $((start + 29 * hour))
-turn 0 "== nightly part 9: double-scripts: passed"
+turn 0 "== nightly part 9: scripts: passed"
 touch broken
 commit $((start + 30 * hour))
 commit $((start + 31 * hour))
