@@ -297,14 +297,21 @@ async function checkAccuracy(page) {
     await wait(300);
 }
 
-async function checkOldBrowser(page, url) {
-    const source = 'delete globalThis.DecompressionStream';
-    const { identifier } = await page.devtools('Page.addScriptToEvaluateOnNewDocument', { source });
-    await page.open(url);
-    check(await page.until(`const text = document.querySelector('main').innerText;
-        return /This browser cannot run the program/.test(text) && /step +200 +loss/.test(text)`),
-        "a browser without DecompressionStream shows the native program's losses");
-    await page.devtools('Page.removeScriptToEvaluateOnNewDocument', { identifier });
+// Two browsers that cannot run the module: one does not unpack it, one does not compile it.
+async function checkOldBrowsers(page, url) {
+    for (const [claim, source] of [
+        ['without DecompressionStream', 'delete globalThis.DecompressionStream'],
+        ['that does not compile the module', 'globalThis.DecompressionStream = TransformStream'],
+    ]) {
+        const { identifier } =
+            await page.devtools('Page.addScriptToEvaluateOnNewDocument', { source });
+        await page.open(url);
+        check(await page.until(`const text = document.querySelector('main').innerText;
+            return /This browser cannot run the program/.test(text)
+                && /step +200 +loss/.test(text)`),
+            `a browser ${claim} shows the native program's losses`);
+        await page.devtools('Page.removeScriptToEvaluateOnNewDocument', { identifier });
+    }
 }
 
 async function checkLive(page) {
@@ -341,7 +348,7 @@ async function checkPage(page, plain, name) {
     if (shots)
         await shoot(page, name);
     if (trains)
-        await checkOldBrowser(page, url);
+        await checkOldBrowsers(page, url);
     await checkWithoutScripts(plain, url, trains);
     return trains;
 }

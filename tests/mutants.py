@@ -342,8 +342,8 @@ def runs(path):
                 yield kind, device, program, None, None
 
 
-def try_mutant(mutant, worker):
-    """What kills the mutant, 'not compiled', or None where it survives."""
+def tree_of(worker):
+    """The worker's copy of the sources."""
     tree = f'{worker}/tree'
     if not os.path.exists(tree):
         os.makedirs(tree)
@@ -351,6 +351,29 @@ def try_mutant(mutant, worker):
             shutil.copytree(directory, f'{tree}/{directory}')
         shutil.copy('tapegrad.h', tree)
         shutil.copy('extend.h', tree)
+    return tree
+
+
+def check_killers(path, killers):
+    """Exits unless what killed mutants of this file passes without one: the file is compiled as
+    mutants are, which is not as the build does it."""
+    worker, compiled = f'{WORK}/worker0', None
+    tree_of(worker)
+    for kind, device, program, rows, tests in runs(path):
+        if f'{kind} {device} {program}' in killers:
+            if compiled != kind:
+                build(kind).library(worker, path)
+                compiled = kind
+            limit = build(kind).seconds(device, program, rows, tests)
+            failed = build(kind).run(worker, device, program, rows, tests, limit)
+            if failed:
+                sys.exit(f'mutants: {kind} {device} {program} fails with {path} as it is, compiled '
+                         f'by -O1: {failed}')
+
+
+def try_mutant(mutant, worker):
+    """What kills the mutant, 'not compiled', or None where it survives."""
+    tree = tree_of(worker)
     text = open(mutant.path).read()
     compiled = None
     try:
@@ -466,6 +489,8 @@ def run_files(patterns):
                 file.write(json.dumps(known[mutant.key]) + '\n')
             report(mutant, killed)
         workers.try_all([m for m in mutants if m.key not in known], done)
+        killers = {known[m.key]['killed'] for m in mutants} - {None, 'not compiled'}
+        check_killers(path, {' '.join(killer.split()[:3]) for killer in killers})
         write_record(path, mutants, {m.key: known[m.key]['killed'] for m in mutants})
         print(f'== {path}: {read_record()[path][1]} killed', flush=True)
 

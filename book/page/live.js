@@ -154,6 +154,8 @@ function copyTaskPage(root) {
     }
 
     function showError(sentence) {
+        if (root.hidden) // before the first view: the module does not start at all
+            return cannotRun(sentence);
         setRunning(false);
         part('error').textContent = sentence;
         part('error').hidden = false;
@@ -193,9 +195,10 @@ function copyTaskPage(root) {
                 + 'per step.';
         const right = (100 * recent(2)).toFixed(1), pace = milliseconds / points.length;
         let text = `Step ${points.length}: loss ${recent(1).toFixed(3)}, ${right} % of the copied `
-            + `symbols right, means of ten steps; ${pace.toFixed(1)} ms per step.`;
+            + `symbols right, means of ten steps; ${pace.toFixed(1)}\u00a0ms per step.`;
         if (reached)
-            text += ` It reached 99 % at step ${reached.step} in ${reached.seconds.toFixed(1)} s.`;
+            text += ` It reached 99 % at step ${reached.step}, `
+                + `in ${reached.seconds.toFixed(1)}\u00a0s.`;
         return text;
     }
 
