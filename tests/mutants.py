@@ -56,7 +56,7 @@ BUILDS = {'float': ('build', ['CUDA=no']), 'double': ('build-double', ['CUDA=no'
                         ['CUDA=no', 'BUILD=build-sanitize', 'CFLAGS=-O1 -g -fno-omit-frame-pointer',
                          'SANITIZE=-fsanitize=address,undefined -fno-sanitize-recover=all'])}
 QUICK = 'gradients_equal_finite_differences,results_equal_those_of_plain_kernels'
-SHORTEST = 20  # seconds of processor time that a test may always take
+SHORTEST = 5  # seconds of processor time that a test may always take
 
 
 # --------------------------------------------------------------------------------------- the set
