@@ -31,4 +31,4 @@ $(MODULE)/copy: book/module/copy.c $(BUILD)/tapegrad.c book/module.mk
 	@$(CC) -O2 -Wall -Wextra -Wconversion $(STRICT) -I$(BUILD) $< $(BUILD)/tapegrad.c -lm -o $@
 $(BUILD)/book/copy.txt: $(MODULE)/copy
 	@mkdir -p $(@D)
-	@$< 1 0.002 24 200 > $@
+	@$< 1 0.002 24 800 > $@

@@ -80,9 +80,8 @@ export async function chromium({ width = 900, height = 1000, scripts = true } = 
             await call('POST', `/element/${idOf(element)}/click`, {});
         },
         all: selector => call('POST', '/elements', { using: 'css selector', value: selector }),
-        // The name and the role that a screen reader is given.
+        // The name that a screen reader hears.
         label: element => call('GET', `/element/${idOf(element)}/computedlabel`),
-        role: element => call('GET', `/element/${idOf(element)}/computedrole`),
         // The messages since the last call: "browser" is the console, "performance" has requests.
         logs: type => call('POST', '/se/log', { type }),
         devtools: (cmd, params = {}) => call('POST', '/goog/cdp/execute', { cmd, params }),

@@ -108,7 +108,7 @@ table() { # KERNELS: the status and the error of a table of CellKernels with the
     printf '%s\n' '#include "ext/muon/kernels.h"' '#include "ext/recurrent/kernels.h"' \
         'const CellKernels *const table[KERNEL_TABLES] = { [KERNELS_PLAIN] = &'"$1"' };' >"$directory/table.c"
     make --no-print-directory -n -B CUDA=no BUILD="$directory/other" "$directory/other/ext/recurrent/kernels.o" |
-        sed -n "s#^\(.*\) -c ext/.*#\1 -fsyntax-only $directory/table.c#p" | bash 2>&1
+        sed -n "s# -MMD -MP##; s#^\(.*\) -c ext/.*#\1 -fsyntax-only $directory/table.c#p" | bash 2>&1
 }
 count=$((count + 2))
 [ -z "$(table lstm_plain)" ] || fail "a table of kernels does not compile: $(table lstm_plain)"

@@ -83,7 +83,7 @@ static bool check(const char *name, CheckedFunction *function, void *context, co
     GradientCheck c = gradient_check(device_open("plain"), function, context, &x, 1);
     printf("%-11s error %.1e\n", name, c.error);
     if (!(c.error <= 2e-3))
-        printf("  dx[%d]: tape %.4f, differences %.4f\n", (int)c.element, c.analytic, c.numeric);
+        printf("  dx[%d] tape %.4f differences %.4f\n", (int)c.element, c.analytic, c.numeric);
     for (const char *line = strtok(c.pattern, ":"); line; line = strtok(NULL, ":"))
         printf("  %s\n", line); /* two short lines fit a phone */
     return c.error <= 2e-3;

@@ -252,7 +252,8 @@ int main(int argc, char **argv)
     start((uint32_t)atoi(argv[1]), atof(argv[2]), atoi(argv[3]));
     for (int step = 20; step <= atoi(argv[4]); step += 20) {
         const double loss = steps(20);
-        printf("step %4d  loss %.6f  right %5.1f %%\n", step, loss, 100 * accuracy);
+        if (step <= 200 || step % 100 == 0)
+            printf("step %4d  loss %.6f  right %5.1f %%\n", step, loss, 100 * accuracy);
     }
     const int n = show(1);
     print_tokens("reads", tokens, 2 * n + 1);

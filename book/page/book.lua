@@ -105,6 +105,7 @@ local function meta(data)
     end
     for i, word in ipairs(words) do
         if word == pandoc.utils.stringify(data.name) then
+            data.chapter = true
             data.previous = words[i - 1]
             data.next = words[i + 1]
             data.title = pandoc.Inlines({ pandoc.Str(i .. '. ') }) .. data.title

@@ -27,11 +27,16 @@ void softmax_backward(Gradient dx, const Real *g, const Real *p, int R, int C)
     C *= R;
     R = 1;
 #endif
+    Real sum = 0;
     for (int r = 0; r < R; r++) {
-        Real sum = 0;
+#ifndef running_sum
+        sum = 0;
+#endif
         for (int c = r * C; c < (r + 1) * C; c++)
 #ifdef plain_sum
             sum += g[c];
+#elif defined mean
+            sum += p[c] * g[c] / C;
 #else
             sum += p[c] * g[c];
 #endif
@@ -41,7 +46,7 @@ void softmax_backward(Gradient dx, const Real *g, const Real *p, int R, int C)
 #elif defined plus
             add(j, p[j] * (g[j] + sum));
 #elif defined diagonal
-                add(j, p[j] * (1 - p[j]) * g[j] + 0 * sum);
+            add(j, p[j] * (1 - p[j]) * g[j] + 0 * sum);
 #elif defined outside
                 add(j, p[j] * g[j] - sum);
 #elif defined no_factor

@@ -47,6 +47,7 @@ ROWS(diagonal, 0 * p[c], p[j] * (1 - p[j]) * g[j] + 0 * sum)
 ROWS(plain_sum, g[c], p[j] * (g[j] - sum))
 ROWS(outside, p[c] * g[c], p[j] * g[j] - sum)
 ROWS(no_factor, p[c] * g[c], g[j] - sum)
+ROWS(mean, p[c] * g[c] / C, p[j] * (g[j] - sum))
 
 static void all_rows(const Case *all, const Gradient *out)
 {
@@ -57,6 +58,20 @@ static void all_rows(const Case *all, const Gradient *out)
         sum += p[i] * g[i];
     for (int i = 0; i < n; i++)
         gradient_add(out[0], i, p[i] * (g[i] - sum));
+}
+
+/* The sum of a row and of all rows before it */
+static void running_sum(const Case *all, const Gradient *out)
+{
+    const int R = all->size[0], C = all->size[1];
+    const Real *g = all->in[G], *p = all->in[P];
+    Real sum = 0;
+    for (int r = 0; r < R; r++) {
+        for (int i = r * C; i < (r + 1) * C; i++)
+            sum += p[i] * g[i];
+        for (int i = r * C; i < (r + 1) * C; i++)
+            gradient_add(out[0], i, p[i] * (g[i] - sum));
+    }
 }
 
 int main(void)
@@ -75,8 +90,10 @@ int main(void)
                         "p_c with c != j" },
             { plain_sum, "the sum is of g, expected of p g: each g_c is weighted by "
                          "dp_c/dx_j = -p_c p_j" },
+            { mean, "the sum is divided by C: the p_c are weights that sum to 1 already" },
             { outside, "p_j multiplies g_j alone: it is a factor of the sum, too" },
             { no_factor, "the factor p_j is missing" },
+            { running_sum, "the sum of one row continues in the next: begin each row with 0" },
             { all_rows, "the sum runs over all rows: each row has its own softmax" },
         },
     });
