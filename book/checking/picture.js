@@ -1,7 +1,8 @@
 // Two pictures: the error of a difference against h, and the numbers of five planted faults.
 'use strict';
 
-const scientific = number => number === 0 ? '0' : number.toExponential(1);
+// The hyphen does not break lines.
+const scientific = number => number.toExponential(1).replace('-', '\u2011');
 
 picture('checking', place => {
     const E = Math.E;
@@ -10,7 +11,8 @@ picture('checking', place => {
         { name: 'x e^x', f: (x, round) => round(x * round(Math.exp(x))), value: E, first: 2 * E, third: 4 * E },
         { name: '1000 + x e^x', f: (x, round) => round(1000 + round(x * round(Math.exp(x)))),
           value: 1000 + E, first: 2 * E, third: 4 * E },
-        { name: 'x^2', f: (x, round) => round(x * x), value: 1, first: 2, third: 0 },
+        { name: 'e^(8 x - 7)', f: (x, round) => round(Math.exp(round(round(8 * x) - 7))),
+          value: E, first: 8 * E, third: 512 * E },
     ];
     const FORMATS = [
         { name: 'float', epsilon: 2 ** -23, round: Math.fround, color: 'var(--ink)' },
@@ -29,13 +31,13 @@ picture('checking', place => {
     }
     const truncation = h => h * h * chosen.third / 6;
     const rounding = ({ epsilon }, h) => epsilon * chosen.value / h;
-    const best = ({ epsilon }) => chosen.third ? Math.cbrt(3 * epsilon * chosen.value / chosen.third) : null;
+    const best = ({ epsilon }) => Math.cbrt(3 * epsilon * chosen.value / chosen.third);
 
     function draw() {
-        const width = Math.max(place.clientWidth, 260), height = Math.max(250, Math.min(width * 0.62, 400));
+        const width = Math.max(place.clientWidth, 260), height = Math.max(250, Math.min(width * 0.5, 360));
         const x = e => LEFT + (e - H[0]) / (H[1] - H[0]) * (width - LEFT - RIGHT);
         const y = value => {
-            const e = Math.max(ERROR[0], Math.min(ERROR[1], Math.log10(value)));
+            const e = Math.max(ERROR[0], Math.log10(value)); // an error of 0 is drawn at the bottom
             return TOP + (ERROR[1] - e) / (ERROR[1] - ERROR[0]) * (height - TOP - BOTTOM);
         };
         const parts = [];
@@ -51,11 +53,11 @@ picture('checking', place => {
         for (const format of FORMATS) {
             let path = '', bound = '', isDrawn = false;
             for (let e = H[0]; e <= H[1]; e += 0.125) {
-                const found = error(format, 10 ** e);
+                const found = error(format, 10 ** e), fits = found !== null && found <= 10 ** ERROR[1];
                 const sum = truncation(10 ** e) + rounding(format, 10 ** e);
-                if (found !== null)
+                if (fits)
                     path += `${isDrawn ? 'L' : 'M'}${x(e).toFixed(1)} ${y(found).toFixed(1)}`;
-                isDrawn = found !== null;
+                isDrawn = fits;
                 if (sum <= 10 ** ERROR[1])
                     bound += `${bound ? 'L' : 'M'}${x(e).toFixed(1)} ${y(sum).toFixed(1)}`;
             }
@@ -64,9 +66,10 @@ picture('checking', place => {
                 element('path', { d: bound, fill: 'none', stroke: format.color, 'stroke-dasharray': '5 4' }),
                 element('path', { d: path, fill: 'none', stroke: format.color, 'stroke-width': 2,
                     'stroke-linejoin': 'round' }),
-                element('text', { x: x(labelled) + 8, y: y(10 ** -1.2) - 6, style: `fill: ${format.color}` }, format.name));
+                element('text', { x: x(labelled) + 8, y: y(10 ** -1.2) - 6, style: `fill: ${format.color}` },
+                    format.name));
             const now = error(format, 10 ** exponent);
-            if (now !== null)
+            if (now !== null && now <= 10 ** ERROR[1])
                 parts.push(element('circle', { cx: x(exponent), cy: y(now), r: 4.5, fill: format.color }));
         }
         svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
@@ -76,8 +79,6 @@ picture('checking', place => {
 
     function judge(format, h) {
         const ideal = best(format);
-        if (!ideal)
-            return 'Truncation is 0 here, so the largest h is the best.';
         const size = h > 3 * ideal ? 'too large' : h < ideal / 3 ? 'too small' : 'near it';
         return `The best h is ${scientific(ideal)}; this one is ${size}.`;
     }
@@ -113,12 +114,12 @@ picture('checking_faults', place => {
         { name: 'sum left out', formula: 'g_k / s', value: (g, sum, s) => g / s },
         { name: 'last element not written', formula: '(g_k - sum) / s, for k < n - 1',
           value: (g, sum, s) => (g - sum) / s, count: N - 1 },
-        { name: 'stored instead of added', formula: '(g_k - sum) / s, stored',
+        { name: 'stored instead of added', formula: '(g_k - sum) / s',
           value: (g, sum, s) => (g - sum) / s, stores: true },
     ];
     let fault = FAULTS[3], uses = 1;
     const add = (a, b) => a + b;
-    const table = element('table', { class: 'numbers' });
+    const table = element('table', { class: 'numbers', 'aria-label': 'gradient by the tape and by differences' });
     const sentence = element('p', { 'aria-live': 'polite', style: 'min-height: 4.5em' });
 
     function loss(x) { // sum_i r_i out_i, out_i = uses x_i / s
@@ -158,7 +159,7 @@ picture('checking_faults', place => {
         const a = tape(), n = differences();
         const off = a.map((value, k) => Math.abs(value - n[k]));
         const error = off.some(isNaN) ? NaN : Math.max(...off) / Math.max(...n.map(Math.abs));
-        const found = pattern(a, n, error), padding = { style: 'padding: 0.15rem 0.5rem' };
+        const found = pattern(a, n, error), padding = { style: 'padding: 0.15rem 0.3rem' };
         table.replaceChildren(
             element('tr', {}, ...['', 'tape', 'differences', 'off by'].map(name =>
                 element('th', { scope: 'col', ...padding }, name))),
@@ -166,10 +167,12 @@ picture('checking_faults', place => {
                 ...[a[k], n[k], a[k] - n[k]].map(value =>
                     element('td', padding, isNaN(value) ? 'NaN' : value.toFixed(4).replace(/^-(0\.0+)$/, '$1'))))));
         const times = uses === 1 ? 'x is used once' : 'x is used twice';
-        sentence.textContent = `The backward function contributes ${fault.formula}, and ${times}. ` +
+        const verb = fault.stores ? 'stores' : 'adds';
+        sentence.textContent = `The backward function ${verb} ${fault.formula}, and ${times}. ` +
             (error <= 1e-7 ? `The error is ${scientific(error)}: the check passes` +
                 (fault.stores ? ', and the fault remains.' : '.')
-                : `The error is ${isNaN(error) ? 'NaN' : error.toFixed(2)}: the check fails, and prints "${found}".`);
+                : `The error is ${isNaN(error) ? 'NaN' : error.toFixed(2)}: the check fails, ` +
+                  `and prints "${found}".`);
     }
     const choice = element('select', { change: () => {
         fault = FAULTS[choice.selectedIndex];

@@ -15,6 +15,10 @@ typedef struct Norm {
     double s, eps;
 } Norm;
 
+static const Norm LAYER = { true, 1.0 / C, 1e-5 };
+static const double X[2 * C] = { 9, 1, 3, 3, 0, 4, 2, 2 }; /* most sections use the first row */
+static const double H[C] = { 1, -1, 4, 0 };                /* its dL/dn */
+
 static double dot(const double *a, const double *b)
 {
     double sum = 0;
@@ -51,18 +55,18 @@ static double norm_backward(const Norm *norm, double *dx, const double *h, const
     return r;
 }
 
-/* 44 columns, which a phone shows */
-static void row(const char *label, const double *v)
+static double shown(double v) /* 0 for -0.000 */
 {
-    printf("%-12s", label);
-    for (int c = 0; c < C; c++)
-        printf("%8.4f", fabs(v[c]) < 5e-5 ? 0 : v[c]); /* no -0 */
-    printf("\n");
+    return fabs(v) < 5e-4 ? 0 : v;
 }
 
-static void number(const char *label, double v)
+/* 39 columns, which a phone shows */
+static void row(const char *label, const double *v)
 {
-    printf("%-12s%8.4f\n", label, fabs(v) < 5e-5 ? 0 : v);
+    printf("%-11s", label);
+    for (int c = 0; c < C; c++)
+        printf("%7.3f", shown(v[c]));
+    printf("\n");
 }
 
 static void compare(double mine, double expected, double tolerance)

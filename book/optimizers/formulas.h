@@ -13,7 +13,7 @@ typedef struct Formulas {
 } Formulas;
 
 /* a s + b s^3 + c s^5, `times` times */
-static double polynomial(double s, int times)
+static inline double polynomial(double s, int times)
 {
     for (int i = 0; i < times; i++)
         s = 3.4445 * s - 4.7750 * pow(s, 3) + 2.0315 * pow(s, 5);
@@ -21,25 +21,25 @@ static double polynomial(double s, int times)
 }
 
 /* The number of gradients of a plain mean whose gradients are as old as those of v_hat. */
-static double rho_at(int t)
+static inline double rho_at(int t)
 {
     return 2 / (1 - BETA2) - 1 - 2 * t * pow(BETA2, t) / (1 - pow(BETA2, t));
 }
 
 /* The variance of 1 / sqrt(v_hat) for gradients of variance 1. */
-static double variance(double rho)
+static inline double variance(double rho)
 {
     return rho / (2 * (rho - 2) * (rho - 4));
 }
 
-static double rectification(int t)
+static inline double rectification(int t)
 {
     return sqrt(variance(2 / (1 - BETA2) - 1) / variance(rho_at(t)));
 }
 
 /* Step t of both weights with gradients g. Muon's matrix is diagonal: its singular values are the
  * elements, but for their signs. */
-static void step_by_formulas(Formulas *f, const double *gradients)
+static inline void formulas_step(Formulas *f, const double *gradients)
 {
     const int t = ++f->t;
     for (int i = 0; i < 2; i++) {

@@ -1,117 +1,113 @@
-/* The numbers of chapter 7: the library's optimizers in a bowl. Each step is compared with the
- * chapter's formulas, each gradient with central differences. */
-#include "formulas.h"
+/* The numbers of chapter 7: the library's optimizers in a bowl. bowl.h compares each step with the
+ * chapter's formulas, in formulas.h, and each gradient with central differences. */
+#include "bowl.h"
 
 #include <stdio.h>
-#include <tapegrad.h>
 
-/* An optimizer of the library, whose weights are the diagonal of w, and the formulas. */
-typedef struct Run {
-    Params *params;
-    Tensor *w;
-    Optimizer *optimizer;
-    Formulas formulas;
-} Run;
+static const double curvatures[] = { 1, 25 }, none[] = { 0, 0 };
 
-static Tape *tape;
-static double k[2], c[2]; /* L = sum k_i p_i^2 / 2 + c_i p_i: the gradients are k_i p_i + c_i */
-static bool right = true;
-
-static Run begin(Formulas f)
+static void print_rates(void)
 {
-    Params *params = params_new(device_open("plain"), /*seed*/ 1);
-    Tensor *w = params_add(params, "w", shape(2, 2), (Initializer){ .kind = INITIAL_ZERO });
-    tensor_write(w, (Real[]){ (Real)f.p[0], 0, 0, (Real)f.p[1] });
-    SGDConfig sgd = optim_sgd_config(f.lr);
-    AdamConfig adam = optim_adam_config(f.lr);
-    MuonConfig muon = optim_muon_config(f.lr, f.lr);
-    sgd.momentum = adam.beta1 = muon.momentum = f.beta;
-    adam.weight_decay = f.weight_decay;
-    muon.nesterov = false;
-    Optimizer *optimizer = f.method == SGD     ? optim_sgd(params, sgd)
-                           : f.method == ADAM  ? optim_adam(params, adam)
-                           : f.method == ADAMW ? optim_adamw(params, adam)
-                           : f.method == RADAM ? optim_radam(params, adam)
-                                               : optim_muon(params, muon);
-    return (Run){ params, w, optimizer, f };
-}
-
-static void end(Run *run)
-{
-    optim_free(run->optimizer);
-    params_free(run->params);
-}
-
-static void require_equal(double library, double formula)
-{
-    if (fabs(library - formula) > 1e-3 * (1 + fabs(formula)))
-        right = false;
-}
-
-static double loss_of(int i, double p)
-{
-    return k[i] * p * p / 2 + c[i] * p;
-}
-
-static void advance(Run *run, int steps)
-{
-    for (int step = 0; step < steps; step++) {
-        const Real matrix[] = { (Real)k[0], 0, 0, (Real)k[1] };
-        const Real linear[] = { (Real)c[0], 0, 0, (Real)c[1] };
-        Tensor *bowl = op_multiply(tape, run->w, tape_input(tape, matrix, shape(2, 2)));
-        bowl = op_add(tape, op_scale(tape, bowl, 0.5), tape_input(tape, linear, shape(2, 2)));
-        tape_backward(tape, op_sum(tape, op_multiply(tape, run->w, bowl), ALL_AXES));
-        double g[2];
-        for (int i = 0; i < 2; i++) {
-            const double p = (double)run->w->data[3 * i];
-            g[i] = k[i] * run->formulas.p[i] + c[i];
-            require_equal((double)tensor_gradient(run->w)->data[3 * i],
-                          (loss_of(i, p + 0.01) - loss_of(i, p - 0.01)) / 0.02);
-        }
-        optim_step(run->optimizer);
-        tape_reset(tape);
-        step_by_formulas(&run->formulas, g);
-        for (int i = 0; i < 2; i++)
-            require_equal((double)run->w->data[3 * i], run->formulas.p[i]);
+    static const double rates[] = { 0.02, 0.07, 0.079, 0.081, 0.09 };
+    printf("[rate]\nlr     p_1     p_2 after 50 steps\n");
+    for (int i = 0; i < 5; i++) {
+        Run run = begin((Formulas){ .method = SGD, .lr = rates[i], .p = { 4, 1 } });
+        advance(&run, curvatures, none, 50);
+        require_equal(run.w->data[0], 4 * pow(1 - rates[i], 50));
+        require_equal(run.w->data[3], pow(1 - 25 * rates[i], 50));
+        printf("%.3f  %.4f  %.2g\n", rates[i], weight(&run, 0), weight(&run, 1));
+        end(&run);
     }
 }
 
-/* The distance to the minimum, 0. */
-static double distance(const Run *run)
+/* The steps of a weight whose gradient is 1. */
+static void print_memory(void)
 {
-    return hypot((double)run->w->data[0], (double)run->w->data[3]);
+    printf("[memory]\nt   step / lr\n");
+    Run run = begin((Formulas){ .method = SGD, .lr = 0.001, .beta = 0.9 });
+    for (int t = 1; t <= 60; t++) {
+        const double before = weight(&run, 0);
+        advance(&run, none, (double[]){ 1, 0 }, 1);
+        if (t <= 3 || t % 30 == 0)
+            printf("%-2d  %.2f\n", t, (before - weight(&run, 0)) / 0.001);
+    }
+    end(&run);
 }
-static void set(double *pair, double first, double second)
+
+/* The distance to the minimum after 10, 30 and 100 steps. */
+static void print_distances(const char *name, Method method, double lr, double beta)
 {
-    pair[0] = first;
-    pair[1] = second;
+    static const int steps[] = { 10, 20, 70 };
+    Run run = begin((Formulas){ .method = method, .lr = lr, .beta = beta, .p = { 4, 1 } });
+    printf("%-8s %.3f  %.1f ", name, lr, beta);
+    for (int i = 0; i < 3; i++) {
+        advance(&run, curvatures, none, steps[i]);
+        printf(" %7.2g", hypot(weight(&run, 0), weight(&run, 1)));
+    }
+    printf("\n");
+    end(&run);
+}
+
+static void print_adam(void)
+{
+    printf("[adam]\nt      g     m      v  m_hat  sqrt(v_hat)\n");
+    Run run = begin((Formulas){ .method = ADAM, .lr = 0.1, .beta = 0.9, .p = { 4, 1 } });
+    const Formulas *f = &run.f;
+    double step[3], biased[3];
+    for (int t = 0; t < 3; t++) {
+        const double p = weight(&run, 1);
+        advance(&run, curvatures, none, 1);
+        printf("%d  %5.2f  %.2f  %.3f  %5.2f  %.2f\n", t + 1, 25 * p, f->m[1], f->v[1], f->m_hat[1],
+               sqrt(f->v_hat[1]));
+        step[t] = (p - weight(&run, 1)) / 0.1;
+        biased[t] = f->m[1] / sqrt(f->v[1]);
+    }
+    printf("step / lr           %.2f  %.2f  %.2f\n", step[0], step[1], step[2]);
+    printf("without correction  %.2f  %.2f  %.2f\n", biased[0], biased[1], biased[2]);
+    end(&run);
+}
+
+static void print_rectification(void)
+{
+    static const int times[] = { 6, 10, 100, 1000, 10000 };
+    printf("[rectification]\nt      rho_t    deviation  r\n");
+    for (int i = 0; i < 5; i++)
+        printf("%-5d  %7.2f  %.3f      %.3f\n", times[i], rho_at(times[i]),
+               sqrt(variance(rho_at(times[i]))), rectification(times[i]));
+}
+
+/* The weights begin at 1; their gradients are 0.01 and 100, with alternating signs. */
+static void print_decay(const char *name, Method method)
+{
+    Run run = begin((Formulas){
+        .method = method, .lr = 0.001, .beta = 0.9, .weight_decay = 0.1, .p = { 1, 1 } });
+    for (int t = 0; t < 5000; t++) {
+        advance(&run, none, (double[]){ 0.01, 100 }, 1);
+        advance(&run, none, (double[]){ -0.01, -100 }, 1);
+    }
+    printf("%-5s  %.3f       %.3f\n", name, weight(&run, 0), weight(&run, 1));
+    end(&run);
 }
 
 int main(void)
 {
     tape = tape_new(device_open("plain"));
-    set(k, 1, 25);
-    printf("[rate]\nlr      p_1     p_2, after 50 steps\n");
-    static const double rates[] = { 0.02, 0.07, 0.079, 0.081, 0.09 };
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        Run run = begin((Formulas){ .method = SGD, .lr = rates[i], .p = { 4, 1 } });
-        advance(&run, 50);
-        printf("%.3f  %7.4f  %g\n", rates[i], (double)run.w->data[0], (double)run.w->data[3]);
-        end(&run);
-    }
-    printf("[paths]\n");
-    static const char *const names[] = { "SGD", "Adam", "AdamW", "RAdam", "Muon" };
-    for (int kind = -1; kind <= MUON; kind++) {
-        printf("%-9s", kind < 0 ? "momentum" : names[kind]);
-        Run run = begin((Formulas){ .method = kind < 0 ? SGD : (Method)kind, .lr = 0.07,
-            .beta = kind == SGD ? 0 : 0.5, .p = { 4, 1 } });
-        static const int stops[] = { 10, 20, 70, 100 };
-        for (int i = 0; i < 4; i++) {
-            advance(&run, stops[i]);
-            printf("  %8.2g", distance(&run));
-        }
-        printf(" %d\n", right);
-        end(&run);
-    }
+    print_rates();
+    print_memory();
+    printf("[momentum]\n         lr     beta     10      30     100\n");
+    print_distances("SGD", SGD, 0.077, 0);
+    print_distances("momentum", SGD, 0.1, 0.5);
+    print_adam();
+    print_rectification();
+    printf("[decay]\n       |g| = 0.01  |g| = 100\n");
+    print_decay("Adam", ADAM);
+    print_decay("AdamW", ADAMW);
+    printf("[paths]\n         lr     beta     10      30     100\n");
+    print_distances("SGD", SGD, 0.07, 0);
+    print_distances("momentum", SGD, 0.07, 0.5);
+    print_distances("Adam", ADAM, 0.07, 0.5);
+    print_distances("RAdam", RADAM, 0.07, 0.5);
+    print_distances("Muon", MUON, 0.07, 0.5);
+    tape_free(tape);
     return !right;
 }

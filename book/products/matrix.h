@@ -16,7 +16,7 @@ typedef struct Matrix {
 } Matrix;
 
 /* out_ij = sum_l a_il b_lj */
-static Matrix product(Matrix a, Matrix b)
+static inline Matrix product(Matrix a, Matrix b)
 {
     Matrix out = { a.rows, b.columns, { { 0 } } };
     for (int i = 0; i < a.rows; i++)
@@ -26,7 +26,7 @@ static Matrix product(Matrix a, Matrix b)
     return out;
 }
 
-static Matrix transposed(Matrix a)
+static inline Matrix transposed(Matrix a)
 {
     Matrix out = { a.columns, a.rows, { { 0 } } };
     for (int i = 0; i < a.rows; i++)
@@ -35,7 +35,7 @@ static Matrix transposed(Matrix a)
     return out;
 }
 
-static Matrix sum_of_rows(Matrix a)
+static inline Matrix sum_of_rows(Matrix a)
 {
     Matrix ones = { 1, a.rows, { { 0 } } };
     for (int i = 0; i < a.rows; i++)
@@ -44,7 +44,7 @@ static Matrix sum_of_rows(Matrix a)
 }
 
 /* sum_ij a_ij b_ij */
-static double sum_of_products(Matrix a, Matrix b)
+static inline double sum_of_products(Matrix a, Matrix b)
 {
     double sum = 0;
     for (int i = 0; i < a.rows; i++)
@@ -54,18 +54,18 @@ static double sum_of_products(Matrix a, Matrix b)
 }
 
 /* At most 44 columns, which a phone shows */
-static void print(const char *label, Matrix a)
+static inline void print(const char *label, Matrix a, int digits)
 {
     for (int i = 0; i < a.rows; i++) {
         printf("%-7s", i ? "" : label);
         for (int j = 0; j < a.columns; j++)
-            printf("%8.4g", a.at[i][j] + 0); /* no -0 */
+            printf("%*.*f", digits ? 9 : 6, digits, a.at[i][j] + 0); /* no -0 */
         printf("\n");
     }
 }
 
 /* Compares a gradient with central differences of the loss by each element of input. */
-static void check(Matrix gradient, Matrix *input, double (*loss)(void))
+static inline void check(Matrix gradient, Matrix *input, double (*loss)(void))
 {
     const double h = 1e-5;
     failed |= gradient.rows != input->rows || gradient.columns != input->columns;
@@ -81,7 +81,7 @@ static void check(Matrix gradient, Matrix *input, double (*loss)(void))
         }
 }
 
-static Tensor *tensor(Tape *tape, Matrix a, Shape shape)
+static inline Tensor *tensor(Tape *tape, Matrix a, Shape shape)
 {
     Real values[MAX * MAX];
     for (int i = 0; i < a.rows; i++)
@@ -91,13 +91,12 @@ static Tensor *tensor(Tape *tape, Matrix a, Shape shape)
 }
 
 /* The library computes in float here. */
-static void check_library(Matrix gradient, const Tensor *input)
+static inline void check_library(Matrix gradient, Tensor *input)
 {
     const Real *data = tensor_gradient(input)->data;
     for (int i = 0; i < gradient.rows; i++)
         for (int j = 0; j < gradient.columns; j++)
-            failed |=
-                !(fabs(gradient.at[i][j] - (double)data[i * gradient.columns + j]) < 1e-5);
+            failed |= !(fabs(gradient.at[i][j] - (double)data[i * gradient.columns + j]) < 1e-5);
 }
 
 #endif

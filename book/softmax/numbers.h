@@ -50,12 +50,13 @@ static double sum_of_products(const double *p, const double *g)
     return p[0] * g[0] + p[1] * g[1] + p[2] * g[2];
 }
 
-/* 44 columns, as many as a phone shows */
+/* 39 columns, as many as a phone shows */
 static void row(const char *label, const double *v)
 {
-    printf("%-14s", label);
+    printf("%-12s", label);
     for (int c = 0; c < C; c++)
-        printf("%10.4f", isnan(v[c]) ? fabs(v[c]) : v[c] + 0); /* no -nan, no -0 */
+        printf("%9.*f", fabs(v[c]) < 100 ? 4 : 3,
+               isnan(v[c]) ? fabs(v[c]) : v[c] + 0); /* no -nan, -0 */
     printf("\n");
 }
 
@@ -120,7 +121,7 @@ static void library(const char *label, Operation *operation, const double *x, co
         result(label, out, 0, NULL);
     if (g) {
         tape_backward_from(tape, out, variable(tape, g, 1));
-        result("  the library", tensor_gradient(input), 0, expected);
+        result(label ? "dx" : "library", tensor_gradient(input), 0, expected);
     }
     tape_free(tape);
 }

@@ -1,11 +1,12 @@
-// Softmax of three logits: bars of p, the Jacobian as a heat map with g at its rows, and the gradient
-// dx below its columns, since dx_j is the sum over c of g_c times the entry in row c, column j.
+// Softmax of three logits: bars of p, the Jacobian as a heat map with g at its rows, and dx below its
+// columns, since dx_j is the sum over c of g_c times the entry in row c, column j.
 picture('softmax', place => {
     const CLASSES = [0, 1, 2], NAMES = ['₁', '₂', '₃'];
     const state = { x: [1, 2, 4], temperature: 1, loss: 0 };
     const svg = element('svg', { viewBox: '0 0 300 334', role: 'img',
                                  'aria-labelledby': 'softmax-sentence' });
     svg.style.maxWidth = '27rem';
+    svg.style.margin = '0 auto';
     const sentence = element('p', { id: 'softmax-sentence', 'aria-live': 'polite' });
 
     // The six losses: p_1, p_2, p_3, and -ln p_t for each t.
@@ -14,11 +15,13 @@ picture('softmax', place => {
     const loss_name = () => (is_logarithm() ? '−ln p' : 'p') + NAMES[chosen()];
 
     const sum = values => values.reduce((total, value) => total + value, 0);
-    const number = (value, digits = 2) => {
-        const text = Math.abs(value).toFixed(digits);
+    function number(value, digits = 3) {
+        const size = Math.abs(value);
+        const text = size < 1000 ? size.toFixed(digits) : size.toExponential(1);
         return (value < 0 && Number(text) > 0 ? '−' : '') + text;
-    };
-    const list = values => `(${values.map(value => number(value)).join(', ')})`;
+    }
+    const of_g = value => Number.isInteger(value) ? String(value) : number(value, 2);
+    const list = (values, text = number) => `(${values.map(value => text(value)).join(', ')})`;
 
     // All numbers of the picture. With a temperature T, p = softmax(x / T).
     function compute() {
@@ -82,31 +85,33 @@ picture('softmax', place => {
                     text(LEFT - 8, MAP_TOP + HEIGHT * (c + 0.5) + 4, `p${NAMES[c]}`,
                          { anchor: 'end' }),
                     ...CLASSES.flatMap(j => cell(c, j, jacobian[c][j])),
-                    text(right, MAP_TOP + HEIGHT * (c + 0.5) + 4, number(g[c]),
+                    text(right, MAP_TOP + HEIGHT * (c + 0.5) + 4, of_g(g[c]),
                          { strong: g[c] !== 0 }),
                 ])];
     }
 
     function gradient({ dx }) {
-        const largest = Math.max(...dx.map(Math.abs), 0.25);
+        const largest = (is_logarithm() ? 1 : 0.25) / state.temperature; // what dx can reach
         return [text(LEFT - 8, DX_BASE + 4, 'dx', { anchor: 'end' }), base_line(DX_BASE),
                 ...CLASSES.flatMap(j => bar(j, DX_BASE, dx[j], largest, 36, sign_color(dx[j])))];
     }
 
     // ------------------------------------------------------------------------------ the sentence
-    function what_moves({ dx }) {
-        const moved = verb => CLASSES.filter(j => verb === 'raises' ? dx[j] > 5e-3 : dx[j] < -5e-3)
-            .map(j => `x${NAMES[j]}`).join(' and ');
-        const parts = ['raises', 'lowers'].filter(verb => moved(verb))
-            .map(verb => `more of ${moved(verb)} ${verb} L`);
-        return parts.length ? parts.join(', ') : 'hardly any logit moves L';
+    const joined = chosen_classes => chosen_classes.map(j => `x${NAMES[j]}`).join(' and ');
+
+    function what_moves(dx) {
+        const raising = CLASSES.filter(j => dx[j] > 5e-4);
+        const lowering = CLASSES.filter(j => dx[j] < -5e-4);
+        if (!raising.length)
+            return 'Hardly any logit moves L.';
+        return `More of ${joined(raising)} raises L, more of ${joined(lowering)} lowers it.`;
     }
     function describe({ p, g, dx }) {
-        const over_t = state.temperature === 1 ? '' : ' / T';
-        const rule = is_logarithm() ? `dx = (p − y)${over_t}`.replace(/\((.*)\)$/, '$1')
-            : `dx is row ${chosen() + 1} of the Jacobian`;
-        return `p = ${list(p)}. L = ${loss_name()}, so g = ${list(g)}, and ${rule} = ${list(dx)}: ` +
-            `${what_moves({ dx })}. The sum of dx is 0.`;
+        const divided = state.temperature !== 1;
+        const error = divided ? '(p − y) / T' : 'p − y';
+        const rule = is_logarithm() ? error : `row ${chosen() + 1} of the Jacobian`;
+        return `p = ${list(p)}. L = ${loss_name()}, so g = ${list(g, of_g)}, and dx is ${rule}, ` +
+            `${list(dx)}. ${what_moves(dx)} The sum of dx is 0.`;
     }
 
     function draw() {
@@ -121,7 +126,7 @@ picture('softmax', place => {
         state.x[j] = value;
         draw();
     });
-    const temperature = slider('temperature T', { min: 0.2, max: 4, step: 0.1, value: 1,
+    const temperature = slider('temperature', { min: 0.2, max: 4, step: 0.1, value: 1,
                                                   text: value => number(value, 1) }, value => {
         state.temperature = value;
         draw();
@@ -135,7 +140,9 @@ picture('softmax', place => {
         return element('label', {}, element('input', { type: 'radio', name: 'softmax-loss', change,
                                                        checked: index === state.loss }), label);
     }
+    temperature.querySelector('input').style.width = '6rem'; // fits the narrowest screens
     const losses = element('fieldset', { class: 'controls' }, element('legend', {}, 'The loss L'),
                            ...[0, 1, 2, 3, 4, 5].map(choice));
+    losses.style.border = '1px solid var(--line)';
     place.append(controls(...CLASSES.map(logit), temperature), losses, svg, sentence);
 });

@@ -21,14 +21,14 @@ static void print_softmax(const double *p)
     row("x", X);
     row("e^x", (double[C]){ exp(X[0]), exp(X[1]), exp(X[2]) });
     row("p", p);
-    printf("sum of p      %10.4f\n", sum_of_products(p, ONES));
+    printf("sum of p    %9.4f\n", sum_of_products(p, ONES));
 
     printf("[overflow]\n");
     const double far[C] = { 89, 90, 92 };
     const float e[C] = { expf(89), expf(90), expf(92) }, sum = e[0] + e[1] + e[2];
-    printf("e^88 in float %10.3g\ne^89 in float %10.3g\n", (double)expf(88), (double)expf(89));
+    printf("e^88 in float %.3g\ne^89 in float %g\n", (double)expf(88), (double)expf(89));
     row("x", far);
-    row("e^x / sum e^x", (double[C]){ e[0] / sum, e[1] / sum, e[2] / sum });
+    row("e^x / sum", (double[C]){ e[0] / sum, e[1] / sum, e[2] / sum });
     library("op_softmax", op_softmax, far, NULL, NULL);
     printf("[jacobian]\n");
     double jacobian[C][C], q[C], dx[C];
@@ -43,7 +43,7 @@ static void print_softmax(const double *p)
 
     printf("[backward]\n");
     row("g", G);
-    printf("sum of p g    %10.4f\n", sum_of_products(p, G));
+    printf("sum of p g  %9.4f\n", sum_of_products(p, G));
     softmax_backward(dx, p, G);
     row("p (g - sum)", dx);
     check("differences", dx, softmax, X, G);
@@ -64,7 +64,7 @@ static void print_cross_entropy(const double *p)
     const double minus_y[C] = { 0, -1, 0 }, g[C] = { 0, -1 / p[1], 0 };
     const double error[C] = { p[0], p[1] - 1, p[2] };
     double dx[C];
-    printf("[target]\nL = -ln p_2   %10.4f\n", -log(p[1]));
+    printf("[target]\nL = -ln p_2 %9.4f\n", -log(p[1]));
     row("g = dL/dp", g);
     check("differences", g, logarithm, p, minus_y);
     softmax_backward(dx, p, g);
@@ -103,7 +103,7 @@ static void print_rows(const char *section, const Real *w)
         row(r ? "dx, row 2" : "dx, row 1", dx);
         check("differences", dx, log_softmax, X + r * C,
               (double[C]){ -factor * y[0], -factor * y[1], -factor * y[2] });
-        result("  the library", tensor_gradient(x), r, dx);
+        result("library", tensor_gradient(x), r, dx);
     }
     tape_free(tape);
 }

@@ -3,6 +3,7 @@
 #include "exercise.h"
 #include "../grade.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,9 +59,9 @@ static double largest(const Real *values, int n)
     return result;
 }
 
-/* The right gradient, and dx with two wrong elements: the largest, by 5 %, and the sign of another:
- * of a positive one in case 0, of a negative one in case 1. All errors of a case have the same sign.
- * In case 2 an element between wrong ones is NaN. */
+/* The right gradient, and dx with two wrong elements: the largest, by 5 %, and the sign of another,
+ * a positive one in case 0, a negative one in case 1. All errors of a case have the same sign. In
+ * case 2 an element between wrong ones is NaN. */
 static void make(Case *c, int index)
 {
     static const int sizes[CASES] = { 5, 3, 7 };
@@ -89,7 +90,7 @@ static void make(Case *c, int index)
     case_right(c, 0, &error, 1, 1);
 }
 
-/* ------------------------------------------------------------------- mistakes known by the calls */
+/* ------------------------------------------------------------------ mistakes known by the calls */
 static char sentence[200];
 #define SAY(...) snprintf(sentence, sizeof sentence, __VA_ARGS__)
 
@@ -110,7 +111,7 @@ static double difference_error(const Case *c, double h)
     return error;
 }
 
-/* Says what is wrong with the calls of f, or nothing. x is as gradient_error left it. */
+/* Says which mistake the calls of f show, or nothing. x is as gradient_error left it. */
 static void judge_calls(const Case *c, const Real *x)
 {
     const int n = record.size;
@@ -141,12 +142,14 @@ static void judge_calls(const Case *c, const Real *x)
         SAY("f is called on one side of x alone: the error of such a difference is near h |f''| / "
             "2, not h^2 |f'''| / 6");
     else if (h < 1e-7)
-        SAY("h = %.0e is too small: rounding is divided by h, and these differences are off by up "
+        SAY("h = %.0e is too small: the rounding error of these differences, epsilon |f| / h, is "
+            "up "
             "to %.0e",
-            h, difference_error(c, h));
+            h, DBL_EPSILON * fabs(f(c->in[X], n)) / h);
     else if (h > 3e-4)
-        SAY("h = %.0e is too large: the truncation error, h^2 |f'''| / 6, is up to %.0e here", h,
-            difference_error(c, h));
+        SAY("h = %.0e is too large: the truncation error of these differences, h^2 |f'''| / 6, is "
+            "up to %.0e",
+            h, difference_error(c, h));
 }
 
 /* Of a result that is not NaN although dx has one. */
@@ -203,7 +206,7 @@ static void judged(const Case *c, const Gradient *out)
     out[0].data[0] = -2;
 }
 
-/* -------------------------------------------------------------------- mistakes known by the result */
+/* ----------------------------------------------------------------- mistakes known by the result */
 typedef struct Sums {
     double max, half, signless, above, below, own, sum, squares; /* of errors, in some sense */
     double scale, scale_dx, squares_d;

@@ -1,5 +1,5 @@
 /* Exercise 3.2: the library has no mish; the right gradient is that of op_softplus, op_tanh and
- * op_multiply. The last case has elements that are so large that exponential functions overflow. */
+ * op_multiply. The last case has elements so large that exponential functions overflow. */
 #include "exercise.h"
 #include "../grade.h"
 
@@ -43,23 +43,23 @@ static void student(const Case *c, const Gradient *out)
 }
 
 /* dx <- `value`, where t = tanh(softplus(x)), and s = softplus'(x) */
-#define ELEMENTS_OF(name, value)                                                                   \
+#define EACH_ELEMENT(name, value)                                                                  \
     static void name(const Case *c, const Gradient *out)                                           \
     {                                                                                              \
         for (int i = 0; i < c->size[0]; i++) {                                                     \
             const double x = c->in[X][i], g = c->in[G][i], s = 1 / (1 + exp(-x));                  \
             const double t = tanh(fmax(x, 0) + log1p(exp(-fabs(x))));                              \
-            gradient_add(out[0], i, value + 0 * s);                                                \
+            gradient_add(out[0], i, value + 0 * s * g);                                            \
         }                                                                                          \
     }
-ELEMENTS_OF(no_upstream, t + x * (1 - t * t) * s + 0 * g)
-ELEMENTS_OF(first_term, (g * t))
-ELEMENTS_OF(second_term, (g * x) * (1 - t * t) * s)
-ELEMENTS_OF(no_inner, (t + x * (1 - t * t))) * g)
-ELEMENTS_OF(not_squared, (t + x * (1 - t) * s)) * g)
-ELEMENTS_OF(no_factor, (t + (1 - t * t) * s)) * g)
-ELEMENTS_OF(no_brackets, (g * t) + x * (1 - t * t) * s)
-ELEMENTS_OF(overflow_below, x == -LARGE ? g : g * (t + x * (1 - t * t) * s))
+EACH_ELEMENT(no_upstream, t + x * (1 - t * t) * s)
+EACH_ELEMENT(first_term, (g * t))
+EACH_ELEMENT(second_term, (g * x) * (1 - t * t) * s)
+EACH_ELEMENT(no_inner, (t + x * (1 - t * t)) * g)
+EACH_ELEMENT(not_squared, (t + x * (1 - t) * s) * g)
+EACH_ELEMENT(no_factor, (t + (1 - t * t) * s) * g)
+EACH_ELEMENT(no_brackets, (g * t) + x * (1 - t * t) * s)
+EACH_ELEMENT(overflow_below, (x == -LARGE ? 1 : t + x * (1 - t * t) * s) * g)
 
 int main(void)
 {
@@ -82,7 +82,7 @@ int main(void)
             { no_brackets, "g multiplies the first term alone: put both terms in brackets" },
             { not_finite, "dx is infinite or NaN where x is 800 or -800: an exponential function "
                           "overflows, and infinity / infinity is NaN. e^x / (1 + e^x) is equal to "
-                          "1 / (1 + e^-x), which does not do that" },
+                          "1 / (1 + e^-x), which is right at both ends" },
             { overflow_below, "dx is g where x is -800, expected 0: e^-x overflows in "
                               "x + ln(1 + e^-x). max(x, 0) + ln(1 + e^-|x|) never overflows" },
         },
