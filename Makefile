@@ -89,7 +89,7 @@ SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 WERROR   ?= no
 STRICT   := $(if $(filter yes,$(WERROR)),-Werror)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
-            -Werror=incompatible-pointer-types $(STRICT) $(if $(findstring clang,$(CC)),-Wno-pass-failed -Wno-enum-float-conversion)
+            -Werror=incompatible-pointer-types $(STRICT) $(if $(findstring clang,$(CC)),-Wcomma -Wno-pass-failed -Wno-enum-float-conversion)
 CFLAGS   := -O3 -g
 SANITIZE :=
 # gcc 12.2, which Debian 12 has, stores (Window){ 2, 2, 0, 0 } as { 2, 2, 2, 2 } with AVX-512.

@@ -26,7 +26,9 @@
  *                 printf("step %d  loss %.6f\n", step, tensor_item(loss));
  *             tape_reset(tape);
  *         }
- *         tape_free(tape), optim_free(optimizer), params_free(params);
+ *         tape_free(tape);
+ *         optim_free(optimizer);
+ *         params_free(params);
  *         return 0;
  *     }
  *

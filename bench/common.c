@@ -99,9 +99,10 @@ static void apply(BenchOptions *options, int letter, const char *text)
         device_set_threads((int)whole_number("threads", text, 1));
     else if (letter == 'd')
         options->device = device_open(text);
-    else if (letter == 'p')
-        options->precision_given = true, options->precision = precision_named(text);
-    else if (letter == 'e')
+    else if (letter == 'p') {
+        options->precision_given = true;
+        options->precision = precision_named(text);
+    } else if (letter == 'e')
         options->eager = true;
     else if (letter == 's')
         options->seconds = seconds_of(text);

@@ -127,7 +127,8 @@ int main(int argc, char **argv)
     train(&options, &model, file, sizes.vocabulary, steps);
     if (file)
         fclose(file);
-    optim_free(model.optimizer), params_free(model.params);
+    optim_free(model.optimizer);
+    params_free(model.params);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

@@ -72,7 +72,8 @@ static Samples read_images(const char *directory, int64_t count)
         read_idx(directory, digits, bytes, 1);
         s.classes[i] = bytes[0];
     }
-    gzclose(pixels), gzclose(digits);
+    gzclose(pixels);
+    gzclose(digits);
     return s;
 }
 
@@ -189,7 +190,9 @@ static Training training_new(const BenchOptions *options, Task task, Samples sam
                    .width = is_rnn ? NUMBERS * samples.bits : samples.width };
     t.model = new_model(t.params, task);
     AdamConfig adam = optim_adam_config(t.learning_rate);
-    adam.beta1 = 0, adam.beta2 = BETA2, adam.eps = 1e-3;
+    adam.beta1 = 0;
+    adam.beta2 = BETA2;
+    adam.eps = 1e-3;
     t.optimizer = optim_adam(t.params, adam);
     t.order = malloc((size_t)samples.count * sizeof *t.order);
     t.inputs = malloc((size_t)(BATCH * t.width) * sizeof *t.inputs);
@@ -203,9 +206,14 @@ static Training training_new(const BenchOptions *options, Task task, Samples sam
 
 static void training_free(Training *t)
 {
-    free(t->samples.inputs), free(t->samples.classes);
-    free(t->order), free(t->inputs), free(t->classes);
-    tape_free(t->tape), optim_free(t->optimizer), params_free(t->params);
+    free(t->samples.inputs);
+    free(t->samples.classes);
+    free(t->order);
+    free(t->inputs);
+    free(t->classes);
+    tape_free(t->tape);
+    optim_free(t->optimizer);
+    params_free(t->params);
 }
 
 static void shuffle(Training *t)
@@ -213,7 +221,8 @@ static void shuffle(Training *t)
     for (int64_t i = t->samples.count - 1; i > 0; i--) {
         const int64_t j = random_integer(&t->random, 0, i + 1);
         const int32_t swapped = t->order[i];
-        t->order[i] = t->order[j], t->order[j] = swapped;
+        t->order[i] = t->order[j];
+        t->order[j] = swapped;
     }
 }
 

@@ -55,7 +55,9 @@ static double bandwidth_cpu(const BenchOptions *options, int64_t n)
     Tensor *b = params_add(arrays, "b", shape(n), (Initializer){ INITIAL_ONE, 0 });
     Tensor *c = params_add(arrays, "c", shape(n), (Initializer){ INITIAL_ONE, 0 });
     a->allocate(a);
-    t.a = a->data, t.b = b->data, t.c = c->data;
+    t.a = a->data;
+    t.b = b->data;
+    t.c = c->data;
     const double triad_ms = bench_time(options, triad, &t).min;
     params_free(arrays);
     return 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;

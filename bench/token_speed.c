@@ -70,7 +70,8 @@ static void pass(void *context)
 static Tape *tape_of_inference(const BenchOptions *options)
 {
     Tape *tape = bench_tape(options);
-    tape_set_recording(tape, false), tape_set_training(tape, false);
+    tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     return tape;
 }
 
@@ -83,7 +84,8 @@ static void measure_pass(const BenchOptions *options, const Figure *figure, int 
     bench_fill(m.x, 1);
     const double ms = figure_time(options, m.tape, pass, &m);
     figure_print(ms, (double)device_memory(options->device).peak);
-    tape_free(m.tape), params_free(params);
+    tape_free(m.tape);
+    params_free(params);
 }
 
 /* The median of STEPS steps from position N on. */
@@ -112,7 +114,8 @@ static void measure_steps(const BenchOptions *options, const Figure *figure, int
     }
     figure_print(bench_timing(ms, STEPS).median, (double)device_memory(options->device).current);
     nn_transformer_state_free(m.state);
-    tape_free(steps), params_free(params);
+    tape_free(steps);
+    params_free(params);
 }
 
 static void measure_point(const BenchOptions *options, const Figure *figure)

@@ -245,7 +245,11 @@ static void fit_rest(Fit *fit)
             const double N = fit->steps[m].x[i], T = fit->steps[m].y[i];
             const double y = 1 - attention_at(fit, m, N) / T; /* the rest, relative to T */
             const double v = product_weights(&fit->size) / T, u = v * N;
-            uu += u * u, uv += u * v, vv += v * v, uy += u * y, vy += v * y;
+            uu += u * u;
+            uv += u * v;
+            vv += v * v;
+            uy += u * y;
+            vy += v * y;
         }
     const double determinant = uu * vv - uv * uv;
     fit->p = (uy * vv - vy * uv) / determinant;

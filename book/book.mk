@@ -1,5 +1,5 @@
 # The book: a folder of pages that opens by a double click. book/README.md says what stands where.
-CHAPTERS   := tape checking
+CHAPTERS   := tape checking elementwise softmax
 BOOK       := $(BUILD)/book
 BOOK_PAGES := $(addprefix $(BOOK)/,index.html $(CHAPTERS:%=%.html))
 BOOK_FILES := $(BOOK_PAGES) $(CHAPTERS:%=$(BOOK)/%.js) $(BOOK)/module.js $(BOOK)/book.css

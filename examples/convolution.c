@@ -114,7 +114,12 @@ int main(int argc, char **argv)
         tape_reset(tape);
     }
     printf("accuracy %.4f on %d test images\n", right / (double)tests, (int)tests * BATCH);
-    tape_free(tape), optim_free(optimizer), params_free(params);
-    free(training.pixels), free(training.digits), free(test.pixels), free(test.digits);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
+    free(training.pixels);
+    free(training.digits);
+    free(test.pixels);
+    free(test.digits);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

@@ -45,7 +45,8 @@ static void draw(Batch *batch, Random *random)
 static Model model_new(Params *params)
 {
     TransformerConfig config = { .layers = LAYERS, .heads = HEADS, .head_dim = HEAD_DIM };
-    config.attention = ATTENTION_CAUSAL_LINEAR, config.feed_forward = 256;
+    config.attention = ATTENTION_CAUSAL_LINEAR;
+    config.feed_forward = 256;
     return (Model){ nn_embedding(params, "embedding", CLASSES, WIDTH / 2),
                     nn_sinusoidal_positions(params, LENGTH, WIDTH / 2),
                     nn_transformer(params, "transformer", config),
@@ -93,6 +94,8 @@ int main(int argc, char **argv)
         }
         tape_reset(tape);
     }
-    tape_free(tape), optim_free(optimizer), params_free(params);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

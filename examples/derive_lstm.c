@@ -32,19 +32,25 @@ static void derive(void)
             const double i = a[t][j], f = a[t][H + j], candidate = a[t][2 * H + j],
                          o = a[t][3 * H + j];
             const double tanh_c = tanh(c[t + 1][j]);
-            dh[j] += dout[t][j], dc[j] += dh[j] * o * (1 - tanh_c * tanh_c);
+            dh[j] += dout[t][j];
+            dc[j] += dh[j] * o * (1 - tanh_c * tanh_c);
             da[j] = dc[j] * candidate * i * (1 - i);
             da[H + j] = dc[j] * c[t][j] * f * (1 - f);
             da[2 * H + j] = dc[j] * i * (1 - candidate * candidate);
             da[3 * H + j] = dh[j] * tanh_c * o * (1 - o);
-            dc[j] *= f, dh[j] = 0;
+            dc[j] *= f;
+            dh[j] = 0;
         }
         for (int k = 0; k < GATES; k++) {
             db[k] += da[k];
-            for (int i = 0; i < I; i++)
-                dx[t][i] += w_ih[k][i] * da[k], dw_ih[k][i] += da[k] * x[t][i];
-            for (int j = 0; j < H; j++)
-                dh[j] += w_hh[k][j] * da[k], dw_hh[k][j] += da[k] * h[t][j];
+            for (int i = 0; i < I; i++) {
+                dx[t][i] += w_ih[k][i] * da[k];
+                dw_ih[k][i] += da[k] * x[t][i];
+            }
+            for (int j = 0; j < H; j++) {
+                dh[j] += w_hh[k][j] * da[k];
+                dw_hh[k][j] += da[k] * h[t][j];
+            }
         }
     }
 }

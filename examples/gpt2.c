@@ -34,8 +34,11 @@ int main(int argc, char **argv)
     const int64_t size = read_text(path, is_text);
     Params *params = params_new(device_best(), /*seed*/ 1);
     TransformerConfig config = { .layers = argc > 3 ? atoi(argv[3]) : 2, .head_dim = HEAD_DIM };
-    config.heads = argc > 4 ? atoi(argv[4]) : 2, config.attention = ATTENTION_CAUSAL_SOFTMAX;
-    config.activation = ACTIVATION_GELU_TANH, config.pre_norm = true, config.initial_std = 0.02;
+    config.heads = argc > 4 ? atoi(argv[4]) : 2;
+    config.attention = ATTENTION_CAUSAL_SOFTMAX;
+    config.activation = ACTIVATION_GELU_TANH;
+    config.pre_norm = true;
+    config.initial_std = 0.02;
     const int64_t width = config.heads * HEAD_DIM, vocabulary = is_text ? 256 : END_OF_TEXT + 1;
     const Initializer normal = { INITIAL_NORMAL, 0.02 };
     const Embedding tokens = nn_embedding_with(params, "wte", vocabulary, width, normal);
@@ -45,7 +48,8 @@ int main(int argc, char **argv)
         errx(EXIT_FAILURE, "%s", tapegrad_error());
     AdamConfig adam = optim_adam_config(argc > 5 ? 3e-5 : 1e-3);
     adam.schedule = optim_cosine(/*warm_up*/ steps / 20, steps + 1, /*last*/ 0.1);
-    adam.beta2 = 0.95, adam.weight_decay = 0.1;
+    adam.beta2 = 0.95;
+    adam.weight_decay = 0.1;
     Optimizer *optimizer = optim_adamw(params, adam);
     optim_set_group(optimizer, "*norm*", 1, /*weight_decay_factor*/ 0);
     optim_set_group(optimizer, "*.bias", 1, 0);
@@ -56,8 +60,10 @@ int main(int argc, char **argv)
         int32_t window[BATCH][LENGTH], next[BATCH][LENGTH];
         for (int b = 0; b < BATCH; b++) {
             const int64_t start = random_integer(&random, 0, size - LENGTH);
-            for (int i = 0; i < LENGTH; i++)
-                window[b][i] = text[start + i], next[b][i] = text[start + i + 1];
+            for (int i = 0; i < LENGTH; i++) {
+                window[b][i] = text[start + i];
+                next[b][i] = text[start + i + 1];
+            }
         }
         Tensor *x = tape_input_i32(tape, window[0], shape(BATCH, LENGTH));
         x = nn_embedding_forward(tape, &tokens, x);
@@ -85,6 +91,9 @@ int main(int argc, char **argv)
         printf(is_text ? "%c" : "%d ", token);
         tape_reset(tape);
     }
-    nn_transformer_state_free(state), tape_free(tape), optim_free(optimizer), params_free(params);
+    nn_transformer_state_free(state);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

@@ -76,6 +76,8 @@ int main(int argc, char **argv)
             printf("step %3d  loss %.4f\n", step, tensor_item(loss));
         tape_reset(tape);
     }
-    tape_free(tape), optim_free(optimizer), params_free(params);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

@@ -18,7 +18,8 @@ static void sample(Tape *tape)
     TransformerState *state =
         nn_transformer_state(&transformer, (GenerationConfig){ .max_length = LENGTH });
     int32_t byte = '\n';
-    tape_set_recording(tape, false), tape_set_training(tape, false);
+    tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     for (int i = 0; i < LENGTH; i++) {
         Tensor *x = nn_embedding_forward(tape, &bytes, tape_input_i32(tape, &byte, shape(1)));
         Tensor *at = nn_transformer_state_positions(state); /* int32 [1] */
@@ -47,8 +48,11 @@ int main(int argc, char **argv)
         errx(EXIT_FAILURE, "%s: expected more than %d bytes", path, LENGTH);
     Params *params = params_new(device_best(), /*seed*/ 1);
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
-    config.attention = ATTENTION_CAUSAL_SOFTMAX, config.dropout = 0.1;
-    config.pre_norm = true, config.activation = ACTIVATION_GELU, config.initial_std = 0.07;
+    config.attention = ATTENTION_CAUSAL_SOFTMAX;
+    config.dropout = 0.1;
+    config.pre_norm = true;
+    config.activation = ACTIVATION_GELU;
+    config.initial_std = 0.07;
     bytes = nn_embedding(params, "bytes", BYTES, WIDTH);
     positions = nn_embedding(params, "positions", LENGTH, WIDTH);
     transformer = nn_transformer(params, "transformer", config);
@@ -63,8 +67,10 @@ int main(int argc, char **argv)
         int32_t tokens[BATCH][LENGTH], next[BATCH][LENGTH];
         for (int b = 0; b < BATCH; b++) {
             const int64_t start = random_integer(&random, 0, size - LENGTH);
-            for (int i = 0; i < LENGTH; i++)
-                tokens[b][i] = text[start + i], next[b][i] = text[start + i + 1];
+            for (int i = 0; i < LENGTH; i++) {
+                tokens[b][i] = text[start + i];
+                next[b][i] = text[start + i + 1];
+            }
         }
         Tensor *x = tape_input_i32(tape, tokens[0], shape(BATCH, LENGTH));
         x = nn_embedding_forward(tape, &bytes, x); /* [BATCH, LENGTH, WIDTH] */
@@ -81,6 +87,8 @@ int main(int argc, char **argv)
         tape_reset(tape);
     }
     sample(tape);
-    tape_free(tape), optim_free(optimizer), params_free(params);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

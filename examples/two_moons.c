@@ -35,6 +35,8 @@ int main(void)
             printf("step %3d  loss %.4f\n", step, tensor_item(loss));
         tape_reset(tape); /* frees every tensor that this step allocated */
     }
-    tape_free(tape), optim_free(optimizer), params_free(params);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
     return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

@@ -105,8 +105,10 @@ void error_name(const char *operation)
 void error_leave(ErrorContext *context)
 {
     context->failed = false;
-    if (current.id == context->id)
-        current.id = 0, current.operation = NULL;
+    if (current.id == context->id) {
+        current.id = 0;
+        current.operation = NULL;
+    }
 }
 
 const char *error_operation(void)

@@ -203,12 +203,15 @@ static char *parse_escape(TensorFile *file, char *to)
         code = pair ? 0x10000 + (code - 0xD800) * 1024 + (low - 0xDC00) : -1;
         length = 12;
     }
-    if (code == 0)
-        return file_fail(file, "the header has a NUL character inside a string at byte %lld",
-                         (long long)(start - file->header)),
-               NULL;
-    if (code < 0 || (code >= 0xDC00 && code < 0xE000))
-        return bad_json(file), NULL;
+    if (code == 0) {
+        file_fail(file, "the header has a NUL character inside a string at byte %lld",
+                  (long long)(start - file->header));
+        return NULL;
+    }
+    if (code < 0 || (code >= 0xDC00 && code < 0xE000)) {
+        bad_json(file);
+        return NULL;
+    }
     file->at += length;
     return put_utf8(to, (uint32_t)code);
 }
@@ -227,7 +230,8 @@ static char *parse_string(TensorFile *file)
         } else if ((unsigned char)*file->at >= 0x20) {
             *end++ = *file->at++;
         } else {
-            return bad_json(file), NULL;
+            bad_json(file);
+            return NULL;
         }
     }
     file->at++;
@@ -475,11 +479,15 @@ static bool read_file(TensorFile *file, int descriptor, int64_t size)
 
 TensorFile *tensor_file_open(const char *path)
 {
-    if (!path)
-        return error_report("tensor_file_open: the path is NULL"), NULL;
+    if (!path) {
+        error_report("tensor_file_open: the path is NULL");
+        return NULL;
+    }
     TensorFile *file = memory_allocate(sizeof *file + strlen(path) + 1);
-    if (!file)
-        return error_report("tensor_file_open: %s: memory is exhausted", path), NULL;
+    if (!file) {
+        error_report("tensor_file_open: %s: memory is exhausted", path);
+        return NULL;
+    }
     *file =
         (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
     int descriptor;

@@ -108,8 +108,10 @@ int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
         part.data = tensor_at(tensor, start);
         tensor_read(&part, chunk);
         for (int64_t i = 0; i < count; i++)
-            if (*value = chunk[i], !isfinite(chunk[i]))
+            if (!isfinite(chunk[i])) {
+                *value = chunk[i];
                 return start + i;
+            }
     }
     return -1;
 }

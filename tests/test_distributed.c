@@ -331,8 +331,10 @@ static void leave(void *context)
     optim_step(optimizer);
     if (dist_rank() == 0)
         *(Kept *)context = (Kept){ params, optimizer };
-    else
-        optim_free(optimizer), params_free(params);
+    else {
+        optim_free(optimizer);
+        params_free(params);
+    }
 }
 
 TEST(divided_weights_need_their_ranks)
@@ -424,7 +426,8 @@ static void save_after(int steps)
 
 TEST(ranks_that_differ_end_with_a_sentence)
 {
-    save_after(0), save_after(1);
+    save_after(0);
+    save_after(1);
     for (int what = 0; what < DIFFERENCES; what++)
         assert_ranks_end(2, differ, &what, NULL, differences[what]);
 }

@@ -154,13 +154,15 @@ TEST(gpt2_of_hugging_face_gives_its_results)
     ck_assert_int_eq(system(command), 0);
 
     TransformerConfig config = { .layers = GPT2_LAYERS, .heads = 2, .head_dim = GPT2_WIDTH / 2 };
-    config.attention = ATTENTION_CAUSAL_SOFTMAX, config.pre_norm = true;
+    config.attention = ATTENTION_CAUSAL_SOFTMAX;
+    config.pre_norm = true;
     config.activation = ACTIVATION_GELU_TANH;
     Embedding tokens = nn_embedding(ours, "wte", GPT2_TOKENS, GPT2_WIDTH);
     Embedding positions = nn_embedding(ours, "wpe", GPT2_CONTEXT, GPT2_WIDTH);
     Transformer transformer = nn_transformer(ours, "", config);
     assert_ok(params_load(ours, converted));
-    unlink(stored), unlink(converted);
+    unlink(stored);
+    unlink(converted);
 
     tape = tape_new(test_device());
     const int32_t text[] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 10, 0 };
@@ -170,7 +172,8 @@ TEST(gpt2_of_hugging_face_gives_its_results)
     const Tensor *found = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
     assert_close(test_values(found), test_values(expected), tensor_count(found), 1e-5);
     tape_free(tape);
-    params_free(theirs), params_free(ours);
+    params_free(theirs);
+    params_free(ours);
 }
 
 #define REFUSED(arguments, sentence)                                                               \

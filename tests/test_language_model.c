@@ -182,8 +182,11 @@ TEST(gzipped_texts_have_the_tokens_of_plain_ones)
     ck_assert_int_eq(round_trip(&vocabulary, bytes, tokens), plain.count);
     for (int64_t i = 0; i < plain.count; i++)
         ck_assert_int_eq(tokens[i], plain.data[i]);
-    tokens_free(&plain), tokens_free(&gzipped), vocabulary_free(&vocabulary);
-    free(tokens), free(bytes);
+    tokens_free(&plain);
+    tokens_free(&gzipped);
+    vocabulary_free(&vocabulary);
+    free(tokens);
+    free(bytes);
 }
 
 /* ------------------------------------------------------------------------------------- training */
@@ -299,7 +302,8 @@ TEST(accumulation_equals_one_large_batch)
     const char *rows[2] = { strstr(logs[0], "\n8,"), strstr(logs[1], "\n8,") };
     ck_assert(rows[0] && rows[1]);
     ck_assert_double_eq_tol(atof(rows[0] + 3), atof(rows[1] + 3), 1e-4); /* the training loss */
-    free(logs[0]), free(logs[1]);
+    free(logs[0]);
+    free(logs[1]);
 }
 
 TEST(texts_that_get_no_better_end_the_training)
@@ -365,7 +369,8 @@ TEST(a_sample_as_prompt_continues_it)
     ck_assert_uint_eq(strlen(prompt), 15 + 20);
     assert_runs(SAMPLE "--temperature 0 --prompt '%s' --length 20" ON_CPU, prompt);
     ck_assert_str_eq(output, all);
-    free(all), free(prompt);
+    free(all);
+    free(prompt);
 }
 
 /* The first tokens are those that the CPU chooses. */
@@ -384,7 +389,8 @@ TEST(runs_where_the_tests_run)
         samples[i] = strdup(output);
     }
     ck_assert_str_eq(samples[0], samples[1]);
-    free(samples[0]), free(samples[1]);
+    free(samples[0]);
+    free(samples[1]);
 }
 
 /* The greedy continuation by decode steps is the likeliest token of the parallel form, within the
@@ -399,13 +405,15 @@ TEST(greedy_samples_equal_the_parallel_form)
         ck_assert(vocabulary_of_items(&vocabulary, TOKENS_BYTES, BYTES, NULL, &sentence));
         LanguageOptions options = { .context = CONTEXT, .positions = "learned" };
         options.common = (TrainingOptions){ .layers = 2, .heads = 2, .head_dim = 8 };
-        options.common.attention = attentions[a], options.common.features = "elu+1";
+        options.common.attention = attentions[a];
+        options.common.features = "elu+1";
         Params *params = params_new(test_device(), 7);
         Model model = model_new(params, &options, &vocabulary);
         Real *values = test_normal(3, BYTES * 16);
         tensor_write(model.embedding.weight, values); /* larger than at the start: no ties */
         Tape *tape = tape_new(test_device());
-        tape_set_recording(tape, false), tape_set_training(tape, false);
+        tape_set_recording(tape, false);
+        tape_set_training(tape, false);
         Generator *generator = generator_new(&model, tape, (GenerationConfig){ 0 });
         int32_t history[COUNT] = { 5, 250, 17 };
         int64_t first = 0; /* of the tokens in the state */
@@ -421,7 +429,9 @@ TEST(greedy_samples_equal_the_parallel_form)
             tape_reset(tape);
         }
         generator_free(generator);
-        tape_free(tape), params_free(params), vocabulary_free(&vocabulary);
+        tape_free(tape);
+        params_free(params);
+        vocabulary_free(&vocabulary);
     }
 }
 

@@ -734,7 +734,8 @@ TEST(rotary_positions_rotate_queries_and_keys)
     for (int softmax = 0; softmax < 2; softmax++) {
         begin();
         TransformerConfig config = { .heads = HEADS, .head_dim = HEAD_DIM };
-        config.rotary_dims = ROTARY_DIMS, config.rotary_base = 50;
+        config.rotary_dims = ROTARY_DIMS;
+        config.rotary_base = 50;
         config.attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR;
         const Attention layer = nn_attention(params, "a", config);
         Tensor *x =

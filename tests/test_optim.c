@@ -329,8 +329,12 @@ TEST(a_frozen_weight_stays_until_it_is_unfrozen)
         ck_assert_mem_ne(values + FIRST, before + FIRST, SECOND * sizeof(Real));
         if (kind < 2)
             assert_identical(values + FIRST, shorter + FIRST, SECOND);
-        optim_free(optimizer), optim_free(other), optim_free(third);
-        params_free(pair.params), params_free(plain.params), params_free(brief.params);
+        optim_free(optimizer);
+        optim_free(other);
+        optim_free(third);
+        params_free(pair.params);
+        params_free(plain.params);
+        params_free(brief.params);
     }
 }
 

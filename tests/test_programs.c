@@ -355,7 +355,8 @@ TEST(evaluation_of_a_checkpoint_has_the_results_of_its_run)
                     threads);
         char *evaluated = results_after("evaluation ");
         ck_assert_str_eq(evaluated, results);
-        free(evaluated), free(results);
+        free(evaluated);
+        free(results);
     }
 }
 

@@ -49,7 +49,7 @@ awk '/loss/ { loss = $4 } END { exit !(loss > 0 && loss < 0.05) }' "${first%.c}.
 
 # README.md stays short.
 count=$((count + 1))
-[ "$(wc -l <README.md)" -le 165 ] || fail "README.md has $(wc -l <README.md) lines, expected at most 165"
+[ "$(wc -l <README.md)" -le 170 ] || fail "README.md has $(wc -l <README.md) lines, expected at most 170"
 count=$((count + 1))
 wide=$(awk 'length($0) > 100 { print FNR }' README.md)
 [ -z "$wide" ] || fail "README.md: lines of more than 100 columns: $wide"

@@ -80,7 +80,8 @@ TEST(gradients_are_bitwise_those_without_recomputing)
             if (variable)
                 assert_identical(test_values(x->gradient), test_values(y->gradient), B * N * WIDTH);
             ck_assert_uint_eq(tape_random(a.tape).counter, tape_random(b.tape).counter);
-            model_free(a), model_free(b);
+            model_free(a);
+            model_free(b);
         }
 }
 
@@ -172,7 +173,8 @@ TEST(running_statistics_are_updated_once)
         tape_backward(tape, mean_square(tape, x));
         statistics[recompute][0] = test_values(norm.running_mean);
         statistics[recompute][1] = test_values(norm.running_variance);
-        tape_free(tape), params_free(params);
+        tape_free(tape);
+        params_free(params);
     }
     assert_identical(statistics[1][0], statistics[0][0], 4);
     assert_identical(statistics[1][1], statistics[0][1], 4);
@@ -193,7 +195,8 @@ TEST(without_recording_the_function_runs_once)
     Tensor *y = tape_recompute(tape, nested, x, &layer, sizeof layer);
     ck_assert(!y->requires_grad && !tape_has_recorded(tape));
     ck_assert_int_eq(calls, 2);
-    tape_free(tape), params_free(params);
+    tape_free(tape);
+    params_free(params);
 }
 
 /* --------------------------------------------------------------------------------------- errors */
@@ -229,7 +232,8 @@ TEST(exhausted_memory_undoes_the_step)
     }
     ck_assert_int_gt(failures, 10);
     tape_reset(model.tape);
-    model_free(plain), model_free(model);
+    model_free(plain);
+    model_free(model);
 }
 
 static Tensor *raise_again(Tape *tape, Tensor *x, const void *context)
@@ -280,7 +284,8 @@ TEST(misuse_raises_and_the_next_step_works)
     tape_reset(tape);
     tape_backward(tape, op_sum(tape, tape_recompute(tape, raise_again, w, &mode, sizeof mode), 0));
     ck_assert(test_values(w->gradient)[0] == 2);
-    tape_free(tape), params_free(params);
+    tape_free(tape);
+    params_free(params);
 }
 
 int main(void)

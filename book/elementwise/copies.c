@@ -50,7 +50,7 @@ static void print_row(const char *label, const double *v, int n)
 {
     printf("%-12s", label);
     for (int i = 0; i < n; i++)
-        printf("%8.2f", v[i]);
+        printf("%7.2f", v[i]);
     printf("\n");
 }
 
@@ -77,7 +77,7 @@ static void compare(const char *label, const double *mine, Function *f, const Re
 int main(void)
 {
     double row[C] = { 0 }, column[R] = { 0 }, number = 0, product[C] = { 0 }, mean[R * C];
-    printf("[g]\n%-12s%8s%8s%8s%8s\n", "", "c = 1", "2", "3", "4");
+    printf("[g]\n%-12s%7s%7s%7s%7s\n", "", "c = 1", "2", "3", "4");
     for (int r = 0; r < R; r++) {
         double g[C];
         for (int c = 0; c < C; c++) {
@@ -92,10 +92,9 @@ int main(void)
     }
     printf("[row]\n");
     compare("db", row, op_add, B, shape(C));
-    printf("[column]\n");
-    compare("db", column, op_add, B, shape(R, 1));
-    printf("[number]\n");
-    compare("db", &number, op_add, B, shape_scalar());
+    printf("[column and number]\n");
+    compare("db, column", column, op_add, B, shape(R, 1));
+    compare("db, number", &number, op_add, B, shape_scalar());
     printf("[product]\n");
     compare("db", product, op_multiply, B, shape(C));
     printf("[mean]\n");

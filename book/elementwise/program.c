@@ -56,7 +56,7 @@ static double train(int f, int steps)
 
 static void print_row(const char *label, const double *v)
 {
-    printf("%-14s%10.4f%10.4f%10.4f\n", label, v[0], v[1], v[2]);
+    printf("%-12s%9.4f%9.4f%9.4f\n", label, v[0], v[1], v[2]);
 }
 
 /* tanh of three numbers, g = dL/dout */

@@ -6,12 +6,12 @@
 
 static void print_polynomial(void)
 {
-    printf("[polynomial]\ns      times: 1      2      3      4      5\n");
+    printf("[polynomial]\ns     after 1     2     3     4     5\n");
     for (int i = 0; i < 4; i++) {
         static const double values[] = { 1, 0.1, 0.01, 0.001 };
-        printf("%-8g", values[i]);
+        printf("%-7g", values[i]);
         for (int times = 1; times <= 5; times++)
-            printf("  %.3f", polynomial(values[i], times));
+            printf(" %.3f", polynomial(values[i], times));
         printf("\n");
     }
     double least = 2, most = 0;
@@ -19,7 +19,7 @@ static void print_polynomial(void)
         least = fmin(least, polynomial(i / 1e4, 5));
         most = fmax(most, polynomial(i / 1e4, 5));
     }
-    printf("all s from 0.01 to 1 end in [%.3f, %.3f]\n", least, most);
+    printf("from 0.01 to 1: %.3f to %.3f\n", least, most);
     right &= least > 0.68 && most < 1.14;
 }
 

@@ -39,10 +39,10 @@ static void print_distances(const char *name, Method method, double lr, double b
 {
     static const int steps[] = { 10, 20, 70 };
     Run run = begin((Formulas){ .method = method, .lr = lr, .beta = beta, .p = { 4, 1 } });
-    printf("%-8s %.3f  %.1f ", name, lr, beta);
+    printf("%-8s", name);
     for (int i = 0; i < 3; i++) {
         advance(&run, curvatures, none, steps[i]);
-        printf(" %7.2g", hypot(weight(&run, 0), weight(&run, 1)));
+        printf("  %7.2g", hypot(weight(&run, 0), weight(&run, 1)));
     }
     printf("\n");
     end(&run);
@@ -50,20 +50,20 @@ static void print_distances(const char *name, Method method, double lr, double b
 
 static void print_adam(void)
 {
-    printf("[adam]\nt      g     m      v  m_hat  sqrt(v_hat)\n");
+    printf("[adam]\nt      g    m      v  m_hat sqrt(v_hat)\n");
     Run run = begin((Formulas){ .method = ADAM, .lr = 0.1, .beta = 0.9, .p = { 4, 1 } });
     const Formulas *f = &run.f;
     double step[3], biased[3];
     for (int t = 0; t < 3; t++) {
         const double p = weight(&run, 1);
         advance(&run, curvatures, none, 1);
-        printf("%d  %5.2f  %.2f  %.3f  %5.2f  %.2f\n", t + 1, 25 * p, f->m[1], f->v[1], f->m_hat[1],
+        printf("%d  %5.2f %.2f  %.3f  %5.2f %.2f\n", t + 1, 25 * p, f->m[1], f->v[1], f->m_hat[1],
                sqrt(f->v_hat[1]));
         step[t] = (p - weight(&run, 1)) / 0.1;
         biased[t] = f->m[1] / sqrt(f->v[1]);
     }
-    printf("step / lr           %.2f  %.2f  %.2f\n", step[0], step[1], step[2]);
-    printf("without correction  %.2f  %.2f  %.2f\n", biased[0], biased[1], biased[2]);
+    printf("step / lr          %.2f %.2f %.2f\n", step[0], step[1], step[2]);
+    printf("without correction %.2f %.2f %.2f\n", biased[0], biased[1], biased[2]);
     end(&run);
 }
 
@@ -94,7 +94,7 @@ int main(void)
     tape = tape_new(device_open("plain"));
     print_rates();
     print_memory();
-    printf("[momentum]\n         lr     beta     10      30     100\n");
+    printf("[momentum]\n               10       30      100\n");
     print_distances("SGD", SGD, 0.077, 0);
     print_distances("momentum", SGD, 0.1, 0.5);
     print_adam();
@@ -102,7 +102,7 @@ int main(void)
     printf("[decay]\n       |g| = 0.01  |g| = 100\n");
     print_decay("Adam", ADAM);
     print_decay("AdamW", ADAMW);
-    printf("[paths]\n         lr     beta     10      30     100\n");
+    printf("[paths]\n               10       30      100\n");
     print_distances("SGD", SGD, 0.07, 0);
     print_distances("momentum", SGD, 0.07, 0.5);
     print_distances("Adam", ADAM, 0.07, 0.5);

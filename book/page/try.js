@@ -340,7 +340,7 @@
         const { about, names } = EXERCISES[name];
         const input = element('input', {
             id, type: 'text', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false',
-            'aria-describedby': `${id}-help`,
+            'aria-describedby': `${id}-help`, style: 'flex-basis: 12rem',
         });
         const output = element('output', { for: id }), numbers = element('div'); // output is live
 
@@ -353,7 +353,8 @@
         }
         place.replaceChildren(element('form', { submit },
             element('label', { for: id }, about),
-            element('span', {}, element('b', {}, 'dx ='), input, element('button', {}, 'Check')),
+            element('span', { style: 'flex-wrap: wrap' }, // on a phone the button is below
+                    element('b', {}, 'dx ='), input, element('button', {}, 'Check')),
             element('small', { id: `${id}-help` }, `Write with ${names.join(', ')}, numbers, ` +
                 `+ - * / ^ ( ) and ${FUNCTION_NAMES}. Operators and functions act element by ` +
                 'element; the sum, mean or max of a vector is one number.'),

@@ -1,5 +1,5 @@
-/* A convolution in one dimension is a product with the windows of its input. Returns 1 if a gradient
- * of the page differs from central differences or from the library's. */
+/* A convolution in one dimension is a product with the windows of its input. Returns 1 if a gradient of
+ * the page differs from central differences or from the library's. */
 #include "matrix.h"
 
 static Matrix x = { 1, 6, { { 1, 2, 0, -1, 3, 1 } } }; /* N = 6 */

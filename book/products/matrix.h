@@ -57,9 +57,9 @@ static inline double sum_of_products(Matrix a, Matrix b)
 static inline void print(const char *label, Matrix a, int digits)
 {
     for (int i = 0; i < a.rows; i++) {
-        printf("%-7s", i ? "" : label);
+        printf("%-6s", i ? "" : label);
         for (int j = 0; j < a.columns; j++)
-            printf("%*.*f", digits ? 9 : 6, digits, a.at[i][j] + 0); /* no -0 */
+            printf("%*.*f", digits ? 8 : 5, digits, a.at[i][j] + 0); /* no -0 */
         printf("\n");
     }
 }

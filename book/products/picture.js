@@ -3,17 +3,20 @@
 
 // A matrix is an array of rows. y_ro = sum_i x_ri w_oi + b_o
 function linear(x, w, b) {
-    return x.map(x_r => w.map((w_o, o) => w_o.reduce((sum, w_oi, i) => sum + x_r[i] * w_oi, b[o])));
+    return x.map(x_r =>
+        w.map((w_o, o) => w_o.reduce((sum, w_oi, i) => sum + x_r[i] * w_oi, b[o])));
 }
 
 // dx_ri = sum_o g_ro w_oi: dx = g W
 function linear_dx(g, w) {
-    return g.map(g_r => w[0].map((_, i) => g_r.reduce((sum, g_ro, o) => sum + g_ro * w[o][i], 0)));
+    return g.map(g_r =>
+        w[0].map((_, i) => g_r.reduce((sum, g_ro, o) => sum + g_ro * w[o][i], 0)));
 }
 
 // dw_oi = sum_r g_ro x_ri: dW = g^T x
 function linear_dw(g, x) {
-    return g[0].map((_, o) => x[0].map((_, i) => g.reduce((sum, g_r, r) => sum + g_r[o] * x[r][i], 0)));
+    return g[0].map((_, o) =>
+        x[0].map((_, i) => g.reduce((sum, g_r, r) => sum + g_r[o] * x[r][i], 0)));
 }
 
 // db_o = sum_r g_ro
@@ -41,10 +44,9 @@ function network_backward(weights, x, targets) {
     const dz = p.map((p_r, r) => p_r.map((p_rc, c) => (p_rc - (c === targets[r])) / R));
     const dv = linear_dx(dz, weights.w2);
     const du = dv.map((dv_r, r) => dv_r.map((dv_ri, i) => dv_ri * (1 - v[r][i] ** 2)));
-    return {
-        loss,
-        gradients: { w1: linear_dw(du, x), b1: linear_db(du), w2: linear_dw(dz, v), b2: linear_db(dz) },
-    };
+    const gradients = { w1: linear_dw(du, x), b1: linear_db(du),
+        w2: linear_dw(dz, v), b2: linear_db(dz) };
+    return { loss, gradients };
 }
 
 // Numbers in [0, 1), the same ones for the same seed (mulberry32).
@@ -60,10 +62,12 @@ function uniform_numbers(seed) {
 // Two half circles with noise: examples/two_moons.c, with fewer points.
 function two_moons(count) {
     const uniform = uniform_numbers(1), x = [], targets = [];
-    const noise = () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform()) / 10;
+    const noise = () => // normal, with standard deviation 0.1
+        Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform()) / 10;
     for (let k = 0; k < count; k++) {
         const angle = Math.PI * k / count, moon = k % 2, sign = moon ? -1 : 1;
-        x.push([sign * Math.cos(angle) + moon + noise(), sign * Math.sin(angle) + 0.5 * moon + noise()]);
+        x.push([sign * Math.cos(angle) + moon + noise(),
+            sign * Math.sin(angle) + 0.5 * moon + noise()]);
         targets.push(moon);
     }
     return { x, targets };
@@ -79,7 +83,8 @@ function initial_weights(units) {
 
 // weight - rate gradient, for each element of a vector or a matrix
 function moved(weight, gradient, rate) {
-    return weight.map((w, k) => Array.isArray(w) ? moved(w, gradient[k], rate) : w - rate * gradient[k]);
+    return weight.map((w, k) =>
+        Array.isArray(w) ? moved(w, gradient[k], rate) : w - rate * gradient[k]);
 }
 
 picture('products', place => {
@@ -92,21 +97,26 @@ picture('products', place => {
 
     const svg = element('svg', { viewBox: `0 0 ${COLUMNS * CELL} ${ROWS * CELL}`, role: 'img',
         'aria-labelledby': 'products-sentence', style: 'max-width: 34rem' });
-    const sentence = element('p', { id: 'products-sentence', 'aria-live': 'polite', style: 'min-height: 4.5em' });
+    const sentence = element('p', { id: 'products-sentence', 'aria-live': 'polite',
+        style: 'min-height: 4.5em' });
     const run = button('Run', () => frame === null ? start() : stop());
     run.style.minWidth = '5.5rem';
 
     const middles = []; // of the cells, row by row
     for (let k = 0; k < ROWS * COLUMNS; k++)
-        middles.push([LEFT + (k % COLUMNS + 0.5) * SIZE, TOP - (Math.floor(k / COLUMNS) + 0.5) * SIZE]);
+        middles.push([LEFT + (k % COLUMNS + 0.5) * SIZE,
+            TOP - (Math.floor(k / COLUMNS) + 0.5) * SIZE]);
     const cells = middles.map((_, k) => element('rect', { x: k % COLUMNS * CELL,
         y: Math.floor(k / COLUMNS) * CELL, width: CELL, height: CELL }));
-    const boundary = element('path', { fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2 });
+    const boundary = element('path', { class: 'grid',
+        style: 'stroke: var(--ink); stroke-width: 2' });
     const marks = x.map(([right, up], r) => {
         const cx = (right - LEFT) / SIZE * CELL, cy = (TOP - up) / SIZE * CELL;
         return targets[r]
-            ? element('rect', { x: cx - 3, y: cy - 3, width: 6, height: 6, style: 'fill: var(--ink)' })
-            : element('circle', { cx, cy, r: 3.2, style: 'fill: var(--paper); stroke: var(--ink); stroke-width: 1.3' });
+            ? element('rect', { x: cx - 3, y: cy - 3, width: 6, height: 6,
+                style: 'fill: var(--ink)' })
+            : element('circle', { cx, cy, r: 3.2,
+                style: 'fill: var(--paper); stroke: var(--ink); stroke-width: 1.3' });
     });
     svg.append(...cells, boundary, ...marks);
 
@@ -163,9 +173,10 @@ picture('products', place => {
         const { loss } = network_backward(weights, x, targets);
         const right = network(weights, x).p.filter((p_r, r) => p_r[targets[r]] > 0.5).length;
         sentence.textContent = `Step ${step}${step === STEPS ? ', the last' : ''}. ` +
-            `${right} of ${x.length} points are on their moon's side of the line. The loss is ${loss.toFixed(4)}: ` +
-            (loss > Math.LN2 ? 'guessing is better, with ln 2 = 0.6931.'
-                : `p of a point's own moon is e^-loss = ${Math.exp(-loss).toFixed(2)}, as a geometric mean.`);
+            `${right} of ${x.length} points are on their side of the line. ` +
+            `The loss is ${loss.toFixed(4)}` + (loss > Math.LN2
+            ? ': guessing is better, with ln 2 = 0.6931.'
+            : `, so the right moon has a typical p of e^-loss = ${Math.exp(-loss).toFixed(2)}.`);
         run.disabled = step === STEPS;
         more.disabled = step === STEPS;
     }
@@ -180,8 +191,9 @@ picture('products', place => {
     still.addEventListener('change', showRun);
     showRun();
     place.append(controls(run, more, button('Start again', restart)),
-        controls(slider('learning rate', { min: -5, max: 4, step: 1, value: 0, text: v => String(2 ** v) },
-            value => { rate = 2 ** value; }),
+        controls(slider('learning rate',
+            { min: -5, max: 4, step: 1, value: 0, text: power => String(2 ** power) },
+            power => { rate = 2 ** power; }),
         slider('hidden units', { min: 1, max: 32, step: 1, value: units }, value => {
             units = value;
             restart();

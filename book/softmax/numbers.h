@@ -50,7 +50,7 @@ static double sum_of_products(const double *p, const double *g)
     return p[0] * g[0] + p[1] * g[1] + p[2] * g[2];
 }
 
-/* 39 columns, as many as a phone shows */
+/* 39 columns, the width of a phone */
 static void row(const char *label, const double *v)
 {
     printf("%-12s", label);

@@ -20,7 +20,7 @@ picture('softmax', place => {
         const text = size < 1000 ? size.toFixed(digits) : size.toExponential(1);
         return (value < 0 && Number(text) > 0 ? '−' : '') + text;
     }
-    const of_g = value => Number.isInteger(value) ? String(value) : number(value, 2);
+    const of_g = value => number(value, Number.isInteger(value) ? 0 : 2);
     const list = (values, text = number) => `(${values.map(value => text(value)).join(', ')})`;
 
     // All numbers of the picture. With a temperature T, p = softmax(x / T).

@@ -71,7 +71,8 @@ static double learn(Device *device, const char *attention, int steps,
 {
     Params *params = params_new(device, /*seed*/ 1);
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
-    config.pre_norm = true, config.activation = ACTIVATION_GELU;
+    config.pre_norm = true;
+    config.activation = ACTIVATION_GELU;
     attention_set(&config, attention);
     const Model model = { .tokens = nn_embedding(params, "tokens", SYMBOLS, WIDTH),
                           .positions = nn_embedding(params, "positions", LENGTH, WIDTH),
@@ -101,7 +102,9 @@ static double learn(Device *device, const char *attention, int steps,
         }
         tape_reset(tape);
     }
-    tape_free(tape), optim_free(optimizer), params_free(params);
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
     return accuracy;
 }
 

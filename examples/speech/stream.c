@@ -103,10 +103,13 @@ static void print_digits(Found *found, double heard, bool end)
     const int64_t start = count > 1 ? ends[count - 2] : 0;
     const int64_t length = count > 0 ? digit_phonemes(digits[count - 1], word) : 0;
     int64_t shown = 0, left = n;
-    if (end || edits_total(edits_between(word, length, found->phonemes + start, n - start)) == 0)
-        shown = count, left = 0;
-    else if (n >= MAX_PENDING && count > 1)
-        shown = count - 1, left = n - start;
+    if (end || edits_total(edits_between(word, length, found->phonemes + start, n - start)) == 0) {
+        shown = count;
+        left = 0;
+    } else if (n >= MAX_PENDING && count > 1) {
+        shown = count - 1;
+        left = n - start;
+    }
     for (int64_t i = 0; i < shown; i++)
         printf("%7.2f  %s\n", heard, digit_names[digits[i]]);
     memmove(found->phonemes, found->phonemes + n - left, (size_t)left * sizeof *found->phonemes);

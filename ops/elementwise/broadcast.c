@@ -35,10 +35,14 @@ Broadcast broadcast_of(Shape x, Shape out)
         sizes[part] *= size;
     }
     Broadcast b = { .I = sizes[0], .Q = sizes[1], .M = sizes[2], .P = sizes[3], .O = sizes[4] };
-    if (b.P == 1)
-        b.O *= b.M, b.M = 1;
-    if (b.Q == 1)
-        b.O *= b.I, b.I = 1;
+    if (b.P == 1) {
+        b.O *= b.M;
+        b.M = 1;
+    }
+    if (b.Q == 1) {
+        b.O *= b.I;
+        b.I = 1;
+    }
     return b;
 }
 
@@ -60,8 +64,10 @@ const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t fi
             memcpy(buffer + done, from, (size_t)run * sizeof *buffer);
         i = 0;
         q += b.I > 1 ? 1 : b.Q - q;
-        if (q == b.Q)
-            q = 0, pm++;
+        if (q == b.Q) {
+            q = 0;
+            pm++;
+        }
     }
     return buffer;
 }

@@ -22,8 +22,10 @@ static void follow_muon(const char *prefix, MuonConfig config)
         weights[i] = params_add(params, names[i], size, normal);
         of[i] = names[i];
     }
-    weights[4] = params_add(params, "cube", shape(9, 2, 2), normal), of[4] = "tall";
-    weights[5] = params_find(params, "a.key.weight"), of[5] = "wide";
+    weights[4] = params_add(params, "cube", shape(9, 2, 2), normal);
+    of[4] = "tall";
+    weights[5] = params_find(params, "a.key.weight");
+    of[5] = "wide";
     config.rest.weight_decay = 0.25;
     Optimizer *optimizer = optim_muon(params, config);
     for (int i = 0; i < MUON_WEIGHTS + 2; i++)
@@ -184,26 +186,34 @@ TEST(bad_configs_of_muon_raise)
     config.learning_rate = INFINITY;
     assert_raises("optim_muon: learning_rate is inf, expected 0 or more, and finite",
                   optim_muon(params, config));
-    config = good, config.iterations = 0;
+    config = good;
+    config.iterations = 0;
     assert_raises("optim_muon: iterations is 0, expected 1 or more", optim_muon(params, config));
-    config = good, config.momentum = 1;
+    config = good;
+    config.momentum = 1;
     assert_raises("optim_muon: momentum is 1, expected at least 0 and less than 1",
                   optim_muon(params, config));
-    config = good, config.weight_decay = -1;
+    config = good;
+    config.weight_decay = -1;
     assert_raises("optim_muon: weight_decay is -1, expected 0 or more, and finite",
                   optim_muon(params, config));
-    config = good, config.scale = (MuonScale)2;
+    config = good;
+    config.scale = (MuonScale)2;
     assert_raises("optim_muon: the scale is 2, expected a MuonScale", optim_muon(params, config));
-    config = good, config.rest.learning_rate = -1;
+    config = good;
+    config.rest.learning_rate = -1;
     assert_raises("optim_muon: rest.learning_rate is -1, expected 0 or more, and finite",
                   optim_muon(params, config));
-    config = good, config.rest.weight_decay = NAN;
+    config = good;
+    config.rest.weight_decay = NAN;
     assert_raises("optim_muon: rest.weight_decay is nan, expected 0 or more, and finite",
                   optim_muon(params, config));
-    config = good, config.rest.beta1 = 1;
+    config = good;
+    config.rest.beta1 = 1;
     assert_raises("optim_muon: beta1 is 1, expected at least 0 and less than 1",
                   optim_muon(params, config));
-    config = good, config.rest.schedule = optim_cosine(1, 2, 0);
+    config = good;
+    config.rest.schedule = optim_cosine(1, 2, 0);
     assert_raises(
         "optim_muon: rest.schedule is set, expected the schedule of the MuonConfig, which "
         "all weights follow",

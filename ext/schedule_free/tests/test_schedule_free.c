@@ -69,8 +69,12 @@ TEST(schedule_free_evaluates_the_average)
     assert_raises("optim_set_training: the optimizer is NULL", optim_set_training(NULL, true));
     assert_raises("optim_warm_up: steps is -1, expected 0 or more", optim_warm_up(-1));
     unlink(path);
-    optim_free(optimizer), optim_free(second), optim_free(third);
-    params_free(pair.params), params_free(switched.params), params_free(loaded.params);
+    optim_free(optimizer);
+    optim_free(second);
+    optim_free(third);
+    params_free(pair.params);
+    params_free(switched.params);
+    params_free(loaded.params);
 }
 
 TEST(other_schedules_raise)

@@ -109,8 +109,10 @@ void product_cpu(Precision precision, Result out, Operand a, Operand b, Product 
     const int64_t last = p.count - 1, elements = last * p.out_step + p.n * p.m;
     Real *a_real = converts ? bf16_reals(a.data, last * p.a_step + p.n * p.k) : NULL;
     Real *b_real = converts ? bf16_reals(b.data, last * p.b_step + p.k * p.m) : NULL;
-    if (converts)
-        a = (Operand){ a_real, TENSOR_REAL }, b = (Operand){ b_real, TENSOR_REAL };
+    if (converts) {
+        a = (Operand){ a_real, TENSOR_REAL };
+        b = (Operand){ b_real, TENSOR_REAL };
+    }
     if (out.type == TENSOR_BF16 && (converts || sums)) {
         Real *values = device_workspace(elements);
         split_product((Result){ values, TENSOR_REAL, false }, a, b, p);
