@@ -49,7 +49,8 @@ picture('norms', place => {
         const part = Math.hypot(...tangent);
         sentence.textContent = `x has length ${length.toFixed(1)}, n = (${show(n[0])}, ${show(n[1])}), ` +
             `g = (${show(g[0])}, ${show(g[1])}). The part of g along n is ${show(inward)}; it is removed. ` +
-            (part < 0.005 ? 'Nothing is left: g points along n, and no step of x moves n that way, so dx is 0.'
+            (part < 0.005
+                ? 'Nothing is left: g points along n or against it, and no step of x moves n that way, so dx is 0.'
                 : `The part along the circle (dashed) has length ${show(part)}. Divided by the length of x it is ` +
                   `dx = (${show(dx[0])}, ${show(dx[1])}), of length ${show(part / length)}.`);
     }

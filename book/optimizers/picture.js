@@ -74,7 +74,7 @@ picture('optimizers', (place, figure) => {
     function draw() {
         const width = Math.max(svg.clientWidth || 640, 240), plot = width - 84, unit = plot / (2 * WIDE);
         const height = 2 * HIGH * 2 * unit, X = x => (x + WIDE) * unit, Y = y => (HIGH - y) * 2 * unit;
-        const inside = ([x, y]) => Math.abs(x) <= WIDE && Math.abs(y) <= HIGH;
+        const limit = (x, most) => Math.max(-most, Math.min(most, x));
         svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
         const contours = [0.1, 0.5, 1.5, 4, 8, 14, 22].map(L => {
             const a = Math.sqrt(2 * L) * unit, b = Math.sqrt(2 * L / 25) * 2 * unit;
@@ -82,12 +82,11 @@ picture('optimizers', (place, figure) => {
                 `A${a} ${b} 0 1 1 ${X(0) + a} ${Y(0)}` });
         });
         const drawn = METHODS.filter(method => method.shown).map(method => {
-            const points = path(method), outside = points.findIndex(point => !inside(point));
-            const kept = outside < 0 ? points : points.slice(0, outside);
-            const [x, y] = kept[kept.length - 1], left = outside >= 0;
-            const distance = Math.hypot(...points[points.length - 1]);
-            return { method, left, distance, x: X(x), y: Y(y),
-                d: 'M' + kept.map(point => `${X(point[0]).toFixed(1)} ${Y(point[1]).toFixed(1)}`).join('L') };
+            const points = path(method), end = points[points.length - 1];
+            const at = ([x, y]) => `${X(limit(x, 100)).toFixed(1)} ${Y(limit(y, 100)).toFixed(1)}`;
+            return { method, isOutside: Math.abs(end[0]) > WIDE || Math.abs(end[1]) > HIGH,
+                distance: Math.hypot(...end), x: X(limit(end[0], WIDE)), y: Y(limit(end[1], HIGH)),
+                d: 'M' + points.map(at).join('L') };
         });
         svg.replaceChildren(...contours,
             element('text', { x: X(0) + 8, y: height - 6 }, 'p1'), element('text', { x: 2, y: Y(0) - 6 }, 'p2 = 0'),
@@ -96,8 +95,8 @@ picture('optimizers', (place, figure) => {
         const number = x => x > 1e6 ? x.toExponential(0) : x < 1e-3 ? x.toExponential(1) : x.toPrecision(2);
         sentence.textContent = drawn.length === 0 ? 'Choose a method.' :
             `After ${steps} steps at the rate ${rate.toFixed(3)} the distance to the minimum is ` + drawn.map(
-                ({ method, left, distance }) => `${number(distance)} for ${method.name}` +
-                    (left ? ', which has left the bowl' : '')).join(', ') + '. It was 4.1 at the start.';
+                ({ method, isOutside, distance }) => `${number(distance)} for ${method.name}` +
+                    (isOutside ? ' (outside the picture)' : '')).join(', ') + '. It was 4.1 at the start.';
         if (rate >= 0.08 && METHODS[0].shown)
             sentence.textContent += ` For SGD ${rate.toFixed(3)} is not below 2 / 25 = 0.08.`;
         figure.dataset.distances = JSON.stringify(drawn.map(({ method, distance }) => [method.name, distance]));

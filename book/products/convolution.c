@@ -1,5 +1,5 @@
-/* A convolution in one dimension is a product with the windows of its input. Returns 1 if a gradient of
- * the page differs from central differences or from the library's. */
+/* A convolution in one dimension is a product with the windows of its input. Returns 1 if a
+ * gradient of the page differs from central differences or from the library's. */
 #include "matrix.h"
 
 static Matrix x = { 1, 6, { { 1, 2, 0, -1, 3, 1 } } }; /* N = 6 */
@@ -26,6 +26,16 @@ static Matrix sum_of_windows(Matrix dX)
     return dx;
 }
 
+/* A_n,(n + k) = w_k, and 0 elsewhere: out = A x */
+static Matrix band_of(Matrix w, int N)
+{
+    Matrix A = { N - w.columns + 1, N, { { 0 } } };
+    for (int n = 0; n < A.rows; n++)
+        for (int k = 0; k < w.columns; k++)
+            A.at[n][n + k] = w.at[0][k];
+    return A;
+}
+
 static double convolution_loss(void)
 {
     return sum_of_products(transposed(g), product(windows_of(x, 3), transposed(w)));
@@ -47,6 +57,7 @@ int main(void)
     print("dx", dx, 0);
     print("dw", dw, 0);
     check(dx, &x, convolution_loss);
+    check(product(g, band_of(w, 6)), &x, convolution_loss); /* A^T g, as a row */
     check(dw, &w, convolution_loss);
     Tape *tape = tape_new(device_open("plain"));
     Tensor *tx = tensor(tape, x, shape(1, 1, 6, 1));

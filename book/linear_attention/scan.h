@@ -1,0 +1,166 @@
+/* Causal linear attention in plain loops: four forms of one scan, and all gradients by that scan. */
+#include <math.h>
+#include <string.h>
+
+/* N positions in chunks of C. Queries and keys have D elements, values M. All rows have the same
+ * WIDTH here: D, and M + 1. */
+enum { N = 4, C = 2, D = 2, M = 1, WIDTH = 2 };
+static const double eps = 1e-6;
+
+typedef double Rows[N][WIDTH];
+typedef double State[WIDTH][WIDTH];
+typedef void Scan(Rows o, Rows x, Rows y, Rows w);
+
+static double dot(const double *x, const double *y)
+{
+    return x[0] * y[0] + x[1] * y[1];
+}
+
+/* o <- o + factor w */
+static void add(double *o, double factor, const double *w)
+{
+    for (int c = 0; c < WIDTH; c++)
+        o[c] += factor * w[c];
+}
+
+/* T <- T + y w^T */
+static void state_add(State T, const double *y, const double *w)
+{
+    for (int r = 0; r < WIDTH; r++)
+        add(T[r], y[r], w);
+}
+
+/* o <- o + T^T x */
+static void state_read(double *o, State T, const double *x)
+{
+    for (int r = 0; r < WIDTH; r++)
+        add(o, x[r], T[r]);
+}
+
+/* o_i = sum_{j<=i} (x_i.y_j) w_j */
+static void scan_quadratic(Rows o, Rows x, Rows y, Rows w)
+{
+    memset(o, 0, sizeof(Rows));
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j <= i; j++)
+            add(o[i], dot(x[i], y[j]), w[j]);
+}
+
+/* The same: T is the sum of y_j w_j^T so far. */
+static void scan_recurrent(Rows o, Rows x, Rows y, Rows w)
+{
+    State T = { 0 };
+    memset(o, 0, sizeof(Rows));
+    for (int i = 0; i < N; i++) {
+        state_add(T, y[i], w[i]);
+        state_read(o[i], T, x[i]);
+    }
+}
+
+/* Adds to o the pairs within the chunk at `start`, and those with earlier chunks by their T. */
+static void add_chunk(Rows o, int start, Rows x, Rows y, Rows w, State T)
+{
+    for (int i = start; i < start + C; i++) {
+        state_read(o[i], T, x[i]);
+        for (int j = start; j <= i; j++)
+            add(o[i], dot(x[i], y[j]), w[j]);
+    }
+}
+
+static void scan_chunked(Rows o, Rows x, Rows y, Rows w)
+{
+    State T = { 0 };
+    memset(o, 0, sizeof(Rows));
+    for (int start = 0; start < N; start += C) {
+        add_chunk(o, start, x, y, w, T);
+        for (int j = start; j < start + C; j++)
+            state_add(T, y[j], w[j]);
+    }
+}
+
+/* T[c] becomes the state before chunk c. Only the second loop is sequential. */
+static void scan_chunk_parallel(Rows o, Rows x, Rows y, Rows w)
+{
+    State T[N / C + 1] = { 0 };
+    memset(o, 0, sizeof(Rows));
+    for (int c = 0; c < N / C; c++) /* in parallel: each chunk's own sum */
+        for (int j = c * C; j < (c + 1) * C; j++)
+            state_add(T[c + 1], y[j], w[j]);
+    for (int c = 0; c < N / C; c++) /* prefix sums */
+        for (int r = 0; r < WIDTH; r++)
+            add(T[c + 1][r], 1, T[c][r]);
+    for (int c = 0; c < N / C; c++) /* in parallel: outputs */
+        add_chunk(o, c * C, x, y, w, T[c]);
+}
+
+static void reverse(Rows o, Rows x)
+{
+    for (int i = 0; i < N; i++)
+        memcpy(o[i], x[N - 1 - i], sizeof o[i]);
+}
+
+/* o_j = sum_{i>=j} (x_j.y_i) w_i */
+static void scan_reverse(Scan *scan, Rows o, Rows x, Rows y, Rows w)
+{
+    Rows rx, ry, rw, ro;
+    reverse(rx, x);
+    reverse(ry, y);
+    reverse(rw, w);
+    scan(ro, rx, ry, rw);
+    reverse(o, ro);
+}
+
+/* a_i = phi(q_i) = elu(q_i) + 1 */
+static void phi(Rows a, Rows q)
+{
+    for (int i = 0; i < N; i++)
+        for (int d = 0; d < D; d++)
+            a[i][d] = q[i][d] > 0 ? q[i][d] + 1 : exp(q[i][d]);
+}
+
+/* d_i <- d_i phi'(q_i), from a_i = phi(q_i) */
+static void phi_backward(Rows d, Rows a)
+{
+    for (int i = 0; i < N; i++)
+        for (int c = 0; c < D; c++)
+            d[i][c] *= fmin(1, a[i][c]);
+}
+
+/* v is v~: its last column is 1. Returns the sum of g out; num holds num~, then out and den. */
+static double forward(Scan *scan, Rows num, Rows q, Rows k, Rows v, Rows g)
+{
+    Rows a, b;
+    double sum = 0;
+    phi(a, q);
+    phi(b, k);
+    scan(num, a, b, v);
+    for (int i = 0; i < N; i++) {
+        num[i][M] += eps;
+        num[i][0] /= num[i][M];
+        sum += g[i][0] * num[i][0];
+    }
+    return sum;
+}
+
+/* dnum~_i = [dnum_i, dden_i] */
+static void quotient_backward(Rows dnum, Rows g, Rows out)
+{
+    for (int i = 0; i < N; i++) {
+        dnum[i][0] = g[i][0] / out[i][M];
+        dnum[i][M] = -dnum[i][0] * out[i][0];
+    }
+}
+
+static void backward(Scan *scan, Rows dq, Rows dk, Rows dv, Rows q, Rows k, Rows v, Rows g)
+{
+    Rows a, b, out, dnum;
+    phi(a, q);
+    phi(b, k);
+    forward(scan, out, q, k, v, g);
+    quotient_backward(dnum, g, out);
+    scan(dq, dnum, v, b); /* da */
+    phi_backward(dq, a);
+    scan_reverse(scan, dk, v, dnum, a); /* db */
+    phi_backward(dk, b);
+    scan_reverse(scan, dv, b, a, dnum);
+}
