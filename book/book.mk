@@ -1,8 +1,8 @@
 # The book: a folder of pages that opens by a double click. book/README.md says what stands where.
-CHAPTERS   := tape checking elementwise softmax
+CHAPTERS   := tape checking elementwise products softmax norms optimizers
 BOOK       := $(BUILD)/book
 BOOK_PAGES := $(addprefix $(BOOK)/,index.html $(CHAPTERS:%=%.html))
-BOOK_FILES := $(BOOK_PAGES) $(CHAPTERS:%=$(BOOK)/%.js) $(BOOK)/module.js $(BOOK)/book.css
+BOOK_FILES := $(BOOK_PAGES) $(CHAPTERS:%=$(BOOK)/%.js) $(BOOK)/book.js $(BOOK)/module.js $(BOOK)/book.css
 EXERCISES  := $(patsubst book/exercises/%/exercise.c,%,$(wildcard book/exercises/*/exercise.c))
 .PHONY: book test-book
 include book/module.mk
@@ -30,9 +30,12 @@ $(CHAPTERS:%=$(BOOK)/%.html): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(P
 $(BOOK)/index.html: book/index.md book/page/copy.html $(BOOK)/copy.txt $(PAGE)
 	@echo "  page $<"
 	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $@
-$(CHAPTERS:%=$(BOOK)/%.js): $(BOOK)/%.js: book/page/page.js book/page/try.js book/%/picture.js
+$(BOOK)/book.js: book/page/page.js book/page/try.js
 	@mkdir -p $(@D)
 	@cat $^ >$@
+$(CHAPTERS:%=$(BOOK)/%.js): $(BOOK)/%.js: book/%/picture.js
+	@mkdir -p $(@D)
+	@cp $< $@
 
 # A subset of a font for mathematics, within the style sheet.
 MATH_FONT  := /usr/share/texmf/fonts/opentype/public/tex-gyre-math/texgyrepagella-math.otf

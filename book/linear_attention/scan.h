@@ -126,18 +126,18 @@ static void phi_backward(Rows d, Rows a)
             d[i][c] *= fmin(1, a[i][c]);
 }
 
-/* v is v~: its last column is 1. Returns the sum of g out; num holds num~, then out and den. */
-static double forward(Scan *scan, Rows num, Rows q, Rows k, Rows v, Rows g)
+/* out_i becomes [out_i, den_i]; v is v~: its last column is 1. Returns the sum of g out. */
+static double forward(Scan *scan, Rows out, Rows q, Rows k, Rows v, Rows g)
 {
     Rows a, b;
     double sum = 0;
     phi(a, q);
     phi(b, k);
-    scan(num, a, b, v);
+    scan(out, a, b, v); /* num~ */
     for (int i = 0; i < N; i++) {
-        num[i][M] += eps;
-        num[i][0] /= num[i][M];
-        sum += g[i][0] * num[i][0];
+        out[i][M] += eps;
+        out[i][0] /= out[i][M];
+        sum += g[i][0] * out[i][0];
     }
     return sum;
 }
@@ -151,6 +151,7 @@ static void quotient_backward(Rows dnum, Rows g, Rows out)
     }
 }
 
+/* The last column of dv, that of the ones, is not used. */
 static void backward(Scan *scan, Rows dq, Rows dk, Rows dv, Rows q, Rows k, Rows v, Rows g)
 {
     Rows a, b, out, dnum;
@@ -163,4 +164,33 @@ static void backward(Scan *scan, Rows dq, Rows dk, Rows dv, Rows q, Rows k, Rows
     scan_reverse(scan, dk, v, dnum, a); /* db */
     phi_backward(dk, b);
     scan_reverse(scan, dv, b, a, dnum);
+}
+
+/* Of the columns below count. */
+static double difference(Rows x, Rows y, int count)
+{
+    double largest = 0;
+    for (int i = 0; i < N; i++)
+        for (int c = 0; c < count; c++)
+            largest = fmax(largest, fabs(x[i][c] - y[i][c]));
+    return largest;
+}
+
+/* d: the gradients of q, k and v */
+static void by_differences(Rows d[3], Rows q, Rows k, Rows v, Rows g)
+{
+    double(*const inputs[3])[WIDTH] = { q, k, v };
+    const double h = 1e-5;
+    Rows out;
+    for (int input = 0; input < 3; input++)
+        for (int i = 0; i < N; i++)
+            for (int c = 0; c < WIDTH; c++) {
+                double *x = &inputs[input][i][c], before = *x;
+                *x = before + h;
+                const double up = forward(scan_quadratic, out, q, k, v, g);
+                *x = before - h;
+                const double down = forward(scan_quadratic, out, q, k, v, g);
+                *x = before;
+                d[input][i][c] = (up - down) / (2 * h);
+            }
 }

@@ -75,6 +75,7 @@ picture('optimizers', (place, figure) => {
         const width = Math.max(svg.clientWidth || 640, 240), plot = width - 84, unit = plot / (2 * WIDE);
         const height = 2 * HIGH * 2 * unit, X = x => (x + WIDE) * unit, Y = y => (HIGH - y) * 2 * unit;
         const limit = (x, most) => Math.max(-most, Math.min(most, x));
+        const leaves = ([x, y]) => !(Math.abs(x) <= WIDE && Math.abs(y) <= HIGH);
         svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
         const contours = [0.1, 0.5, 1.5, 4, 8, 14, 22].map(L => {
             const a = Math.sqrt(2 * L) * unit, b = Math.sqrt(2 * L / 25) * 2 * unit;
@@ -82,17 +83,21 @@ picture('optimizers', (place, figure) => {
                 `A${a} ${b} 0 1 1 ${X(0) + a} ${Y(0)}` });
         });
         const drawn = METHODS.filter(method => method.shown).map(method => {
-            const points = path(method), end = points[points.length - 1];
-            const at = ([x, y]) => `${X(limit(x, 100)).toFixed(1)} ${Y(limit(y, 100)).toFixed(1)}`;
-            return { method, isOutside: Math.abs(end[0]) > WIDE || Math.abs(end[1]) > HIGH,
-                distance: Math.hypot(...end), x: X(limit(end[0], WIDE)), y: Y(limit(end[1], HIGH)),
+            const points = path(method), isOutside = leaves(points[steps]);
+            const distance = Math.hypot(...points[steps]);
+            if (isOutside) // its line ends where it left
+                points.length = points.findIndex(leaves) + 1;
+            const [x, y] = points[points.length - 1];
+            const at = point => `${X(limit(point[0], 100)).toFixed(1)} ${Y(limit(point[1], 100)).toFixed(1)}`;
+            return { method, isOutside, distance, x: X(limit(x, WIDE)), y: Y(limit(y, HIGH)),
                 d: 'M' + points.map(at).join('L') };
         });
         svg.replaceChildren(...contours,
             element('text', { x: X(0) + 8, y: height - 6 }, 'p1'), element('text', { x: 2, y: Y(0) - 6 }, 'p2 = 0'),
             ...drawn.map(({ method, d }) => line(method, d)), ...labels(drawn, width, height),
             ...drawn.map(({ method, x, y }) => mark(method, x, y)));
-        const number = x => x > 1e6 ? x.toExponential(0) : x < 1e-3 ? x.toExponential(1) : x.toPrecision(2);
+        const number = x => x > 1e6 ? x.toExponential(0) : x > 99 ? x.toFixed(0) :
+            x < 1e-3 ? x.toExponential(1) : x.toPrecision(2);
         sentence.textContent = drawn.length === 0 ? 'Choose a method.' :
             `After ${steps} steps at the rate ${rate.toFixed(3)} the distance to the minimum is ` + drawn.map(
                 ({ method, isOutside, distance }) => `${number(distance)} for ${method.name}` +

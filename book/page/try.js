@@ -197,6 +197,40 @@
                 ['-g*(exp(x) + y)', 'The sign is wrong: this is minus the right answer.'],
             ],
         },
+        silu: {
+            about: 'y = x*s in every element, where s = sigmoid(x), and g = dL/dy. ds/dx = ' +
+                's*(1 - s). Write dx = dL/dx.',
+            names: ['x', 's', 'g'],
+            constants: (size, start) => ({ g: uneven(size, start + 10) }),
+            outputs: x => ({ s: divide(1, add(1, exp(subtract(0, x)))) }),
+            loss: ({ x, s, g }) => sum(multiply(g, multiply(x, s))),
+            right: ['g*s*(1 + x*(1 - s))', 'g*(s + x*s*(1 - s))'],
+            mistakes: [
+                ['s*(1 + x*(1 - s))', 'The factor g is missing: this is dy/dx.'],
+                ['g*s', 'The second factor, s, depends on x too.'],
+                ['g*x*s*(1 - s)', 'The derivative of the first factor, x, is 1, and leaves s.'],
+                ['g*(s + s*(1 - s))', 'The factor x of the second term is missing.'],
+                ['g*(s + x*(1 - s))', 'ds/dx is s*(1 - s): its factor s is missing.'],
+                ['g*s*(1 - s)', 'This is the derivative of sigmoid alone: the product rule has ' +
+                    'two terms.'],
+                ['-g*s*(1 + x*(1 - s))', 'The sign is wrong: this is minus the right answer.'],
+            ],
+        },
+        dot: {
+            about: 'y = sum(x*w), one number, and g = dL/dy, one number. Write dx = dL/dx.',
+            names: ['x', 'w', 'g'],
+            constants: (size, start) => ({ w: uneven(size, start + 10), g: 2 + start }),
+            outputs: () => ({}),
+            loss: ({ x, w, g }) => g * sum(multiply(x, w)),
+            right: ['g*w', 'w*g'],
+            mistakes: [
+                ['g*x', 'The derivative of x_i w_i by x_i is w_i, the other factor.'],
+                ['w', 'The factor g is missing: this is dy/dx.'],
+                ['w + g', 'g is added; the chain rule multiplies by it.'],
+                ['w*sum(x*w)', 'This has the factor y in place of g.'],
+                ['-g*w', 'The sign is wrong: this is minus the right answer.'],
+            ],
+        },
         softmax: {
             about: 'p = softmax(x), and g = dL/dp. Write dx = dL/dx.',
             names: ['p', 'g', 'x'],
