@@ -1,6 +1,6 @@
 /* A GPT of 4459 weights learns given names, letter by letter, and then makes up 20. It has the sizes
  * of the tutorials known as microGPT; chapter 12 of the book explains it.
- * micro_gpt [FILE]: one name per line, of the letters a to z */
+ * micro_gpt [FILE]: names of up to 15 letters a to z, one per line */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static void read_names(const char *path)
     if (!file)
         perror(path);
     else if (name_count == 0 || !feof(file))
-        fprintf(stderr, "%s: expected names of 1 to 15 letters a to z, found %d, then %s\n", path,
+        fprintf(stderr, "%s: expected names of up to 15 letters a to z, found %d, then %s\n", path,
                 name_count, feof(file) ? "the end" : "something else");
     if (name_count == 0 || !feof(file))
         exit(EXIT_FAILURE);
@@ -37,12 +37,10 @@ static void read_names(const char *path)
 static void make_model(Device *device)
 {
     const Initializer normal = { INITIAL_NORMAL, 0.08 };
-    const TransformerConfig config = { .layers = 1,
-                                       .heads = HEADS,
-                                       .head_dim = WIDTH / HEADS,
-                                       .attention = ATTENTION_CAUSAL_SOFTMAX,
-                                       .pre_norm = true,
-                                       .initial_std = normal.scale };
+    TransformerConfig config = { .layers = 1, .heads = HEADS, .head_dim = WIDTH / HEADS };
+    config.attention = ATTENTION_CAUSAL_SOFTMAX;
+    config.pre_norm = true;
+    config.initial_std = normal.scale;
     params = params_new(device, /*seed*/ 1);
     symbols = nn_embedding_with(params, "symbols", SYMBOLS, WIDTH, normal);
     positions = nn_embedding_with(params, "positions", LENGTH, WIDTH, normal);
@@ -52,11 +50,21 @@ static void make_model(Device *device)
     tape = tape_new(device);
 }
 
-/* The mean loss of the symbols in BATCH random names, each predicted from those before it. */
+/* Of the symbol after each of the inputs, count lines of LENGTH. */
+static Tensor *next_logits(const int32_t *inputs, int count)
+{
+    Tensor *x = tape_input_i32(tape, inputs, shape(count, LENGTH));
+    x = nn_embedding_forward(tape, &symbols, x); /* [count, LENGTH, WIDTH] */
+    x = op_add(tape, x, positions.weight);       /* the same for each line */
+    x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
+    return nn_linear_forward(tape, &head, x); /* [count, LENGTH, SYMBOLS] */
+}
+
+/* The mean loss of the letters and ends of BATCH names, which the number determines. */
 static Tensor *batch_loss(int64_t number)
 {
     int32_t inputs[BATCH][LENGTH] = { { END } }, targets[BATCH][LENGTH] = { { END } };
-    Real counts[BATCH][LENGTH] = { { 0 } }; /* 0 after a name's END */
+    Real counts[BATCH][LENGTH] = { { 0 } }; /* 0 behind a name */
     Random random = random_new((uint64_t)number, random_stream("batch"));
     for (int b = 0; b < BATCH; b++) {
         const char *name = names[random_integer(&random, 0, name_count)];
@@ -66,49 +74,39 @@ static Tensor *batch_loss(int64_t number)
             counts[b][i] = 1;
         }
     }
-    Tensor *x = tape_input_i32(tape, inputs[0], shape(BATCH, LENGTH));
-    x = nn_embedding_forward(tape, &symbols, x); /* [BATCH, LENGTH, WIDTH] */
-    x = op_add(tape, x, positions.weight);       /* the same for each name */
-    x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
-    x = nn_linear_forward(tape, &head, x); /* [BATCH, LENGTH, SYMBOLS]: the logits */
-    return op_cross_entropy(tape, x, tape_input_i32(tape, targets[0], shape(BATCH, LENGTH)),
-                            tape_input(tape, counts[0], shape(BATCH, LENGTH)));
+    Tensor *next = tape_input_i32(tape, targets[0], shape(BATCH, LENGTH));
+    Tensor *weights = tape_input(tape, counts[0], shape(BATCH, LENGTH));
+    return op_cross_entropy(tape, next_logits(inputs[0], BATCH), next, weights);
 }
 
 static double train_step(void)
 {
-    Tensor *loss = batch_loss(optim_steps(optimizer)); /* records each operation */
-    tape_backward(tape, loss);                         /* adds to the gradients of the weights */
+    Tensor *loss = batch_loss(optim_steps(optimizer)); /* reads the weights, and records */
+    tape_backward(tape, loss);                         /* contributes to their gradients */
     params_clip_gradients(params, 1);
-    optim_step(optimizer); /* updates the weights, and empties their gradients */
+    optim_step(optimizer); /* moves the weights, and empties the gradients */
     const double value = tensor_item(loss);
-    tape_reset(tape); /* frees all tensors of the step */
+    tape_reset(tape); /* frees what the step recorded */
     return value;
 }
 
-/* Prints NAMES names, drawn side by side: a decode step draws one symbol of each. */
 static void print_names(double temperature)
 {
-    TransformerState *state = nn_transformer_state(
-        &transformer, (GenerationConfig){ .sequences = NAMES, .max_length = LENGTH });
-    char made[NAMES][LENGTH + 1] = { "" };
-    int32_t symbol[NAMES] = { END };
+    const Sampling sampling = { .temperature = temperature };
+    int32_t inputs[NAMES][LENGTH] = { { END } }, drawn[NAMES][LENGTH];
     tape_set_recording(tape, false);
-    for (int i = 0; i < LENGTH; i++) {
-        Tensor *x = tape_input_i32(tape, symbol, shape(NAMES));
-        Tensor *at = nn_transformer_state_positions(state);
-        x = nn_embedding_forward(tape, &symbols, x); /* [NAMES, WIDTH] */
-        x = op_add(tape, x, nn_embedding_forward(tape, &positions, at));
-        x = nn_linear_forward(tape, &head, nn_transformer_step(state, x));
-        tensor_read_i32(op_sample(tape, x, (Sampling){ .temperature = temperature }), symbol);
+    for (int i = 1; i < LENGTH; i++) {
+        tensor_read_i32(op_sample(tape, next_logits(inputs[0], NAMES), sampling), drawn[0]);
         for (int n = 0; n < NAMES; n++)
-            made[n][i] = symbol[n] == END ? '\0' : (char)('a' + symbol[n] - 1);
+            inputs[n][i] = drawn[n][i - 1];
         tape_reset(tape);
     }
     tape_set_recording(tape, true);
-    nn_transformer_state_free(state);
-    for (int n = 0; n < NAMES; n++)
-        puts(made[n]);
+    for (int n = 0; n < NAMES; n++) {
+        for (int i = 1; i < LENGTH && inputs[n][i] != END; i++)
+            putchar('a' + inputs[n][i] - 1);
+        putchar('\n');
+    }
 }
 
 int main(int argc, char **argv)
