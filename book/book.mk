@@ -1,7 +1,8 @@
 # The book: a folder of pages that opens by a double click. book/README.md says what stands where.
-CHAPTERS   := tape checking elementwise products softmax norms optimizers
+CHAPTERS   := tape checking elementwise products softmax norms optimizers tiles
+APPENDIX   := museum teaching
 BOOK       := $(BUILD)/book
-BOOK_PAGES := $(addprefix $(BOOK)/,index.html $(CHAPTERS:%=%.html))
+BOOK_PAGES := $(patsubst %,$(BOOK)/%.html,index $(CHAPTERS) $(APPENDIX))
 BOOK_FILES := $(BOOK_PAGES) $(CHAPTERS:%=$(BOOK)/%.js) $(BOOK)/book.js $(BOOK)/module.js $(BOOK)/book.css
 EXERCISES  := $(patsubst book/exercises/%/exercise.c,%,$(wildcard book/exercises/*/exercise.c))
 .PHONY: book test-book
@@ -13,20 +14,21 @@ $(MODULE)/plain.o: $(BUILD)/tapegrad.c
 	@mkdir -p $(@D)
 	@echo "  compile $< with plain kernels"
 	@$(CC) -O1 -DTAPEGRAD_PLAIN -I$(BUILD) -c $< -o $@
-$(CHAPTERS:%=$(MODULE)/%.txt): $(MODULE)/%.txt: $(MODULE)/plain.o book/book.mk
-	@for source in book/$*/*.c; do program=$(MODULE)/$*-$$(basename $$source .c); \
+$(patsubst %,$(MODULE)/%.txt,$(CHAPTERS) $(APPENDIX)): $(MODULE)/%.txt: $(MODULE)/plain.o book/book.mk
+	@for source in $(sort $(wildcard book/$*/*.c)); do program=$(MODULE)/$*-$$(basename $$source .c); \
 	    $(CC) -O1 -Wall -Wextra -Wconversion $(STRICT) -I$(BUILD) $$source $< -lm -o $$program && $$program || exit 1; \
 	done >$@.new 2>$@.errors || { cat $@.new $@.errors >&2; exit 1; }
 	@mv $@.new $@
-$(foreach chapter,$(CHAPTERS),$(eval $(MODULE)/$(chapter).txt: $(wildcard book/$(chapter)/*.[ch])))
+$(foreach chapter,$(CHAPTERS) $(APPENDIX),$(eval $(MODULE)/$(chapter).txt: $(wildcard book/$(chapter)/*.[ch])))
 
 PANDOC = pandoc --mathml --no-highlight --fail-if-warnings -t html5 --template book/page/chapter.html \
-         --lua-filter book/page/book.lua -M chapters="$(CHAPTERS)"
+         --lua-filter book/page/book.lua -M chapters="$(CHAPTERS)" -M copy=$(BOOK)/copy.txt
 PAGE   := book/page/chapter.html book/page/book.lua
-$(CHAPTERS:%=$(BOOK)/%.html): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(PAGE) $(TREE)
+$(patsubst %,$(BOOK)/%.html,$(CHAPTERS) $(APPENDIX)): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(PAGE) $(TREE)
 	@mkdir -p $(@D)
 	@echo "  page $<"
 	@$(PANDOC) -M name=$* -M output=$(MODULE)/$*.txt $< -o $@
+$(BOOK)/linear_attention.html: book/page/copy.html $(BOOK)/copy.txt
 $(BOOK)/index.html: book/index.md book/page/copy.html $(BOOK)/copy.txt $(PAGE)
 	@echo "  page $<"
 	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $@

@@ -46,16 +46,16 @@ static void read_rows(Rows to, const Tensor *x)
             to[i][c] = (double)x->data[i * columns + c];
 }
 
-/* d: the gradients of q, k and v */
-static void by_tape(Attend *attend, Rows out, Rows d[3], Rows q, Rows k, Rows v, Rows g)
+static void by_tape(Attend *attend, Rows out, Gradients *d, Rows q, Rows k, Rows v, Rows g)
 {
     Tape *tape = tape_new(device_open("plain"));
     Tensor *x[] = { variable(tape, q, D), variable(tape, k, D), variable(tape, v, M) };
     Tensor *result = tensor_keep(attend(tape, x[0], x[1], x[2]));
     tape_backward_from(tape, result, variable(tape, g, M));
     read_rows(out, result);
-    for (int input = 0; input < 3; input++)
-        read_rows(d[input], tensor_gradient(x[input]));
+    read_rows(d->q, tensor_gradient(x[0]));
+    read_rows(d->k, tensor_gradient(x[1]));
+    read_rows(d->v, tensor_gradient(x[2]));
     tape_free(tape);
 }
 

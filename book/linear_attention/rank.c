@@ -1,10 +1,10 @@
-/* Chapter 9: the ranks of n x n matrices of weights, of n queries and n keys with D = 2. Elimination
- * finds as many pivots as the matrix has independent rows. */
+/* Chapter 9: the ranks of n x n matrices of weights, of n queries and n keys with D = 2. A rank is
+ * the number of pivots of elimination. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad.h>
 
-enum { MOST = 8 };
+enum { POINTS = 8 };
 typedef double Kernel(const Real *q, const Real *k);
 
 static double phi(Real x)
@@ -27,9 +27,9 @@ static double squared(const Real *q, const Real *k)
     return pow(1 + (double)q[0] * (double)k[0] + (double)q[1] * (double)k[1], 2);
 }
 
-static int rank(Kernel *kernel, int n, Real q[MOST][2], Real k[MOST][2])
+static int rank(Kernel *kernel, int n, Real q[POINTS][2], Real k[POINTS][2])
 {
-    double A[MOST][MOST];
+    double A[POINTS][POINTS];
     int found = 0;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
@@ -57,13 +57,13 @@ static int rank(Kernel *kernel, int n, Real q[MOST][2], Real k[MOST][2])
 
 int main(void)
 {
-    Real q[MOST][2], k[MOST][2];
+    Real q[POINTS][2], k[POINTS][2];
     Random random = random_new(/*seed*/ 1, random_stream("rank"));
-    random_normal(&random, q[0], 2 * MOST);
-    random_normal(&random, k[0], 2 * MOST);
+    random_normal(&random, q[0], 2 * POINTS);
+    random_normal(&random, k[0], 2 * POINTS);
     printf("[rank]\n  n   e^(q.k)   elu + 1   (1 + q.k)^2\n");
-    for (int n = 1; n <= MOST; n++)
+    for (int n = 1; n <= POINTS; n++)
         printf("%3d%10d%10d%14d\n", n, rank(exponential, n, q, k), rank(elu_plus_one, n, q, k),
                rank(squared, n, q, k));
-    return rank(exponential, MOST, q, k) != MOST || rank(elu_plus_one, MOST, q, k) != 2;
+    return rank(exponential, POINTS, q, k) != POINTS || rank(elu_plus_one, POINTS, q, k) != 2;
 }

@@ -1,4 +1,4 @@
-/* Causal linear attention in plain loops: four forms of one scan, and all gradients by that scan. */
+/* Causal linear attention in plain loops: four forms of one scan, and all gradients by it. */
 #include <math.h>
 #include <string.h>
 
@@ -151,19 +151,41 @@ static void quotient_backward(Rows dnum, Rows g, Rows out)
     }
 }
 
-/* The last column of dv, that of the ones, is not used. */
-static void backward(Scan *scan, Rows dq, Rows dk, Rows dv, Rows q, Rows k, Rows v, Rows g)
+typedef struct Gradients {
+    Rows q, k, v; /* of v the last column, that of the ones, is not used */
+} Gradients;
+
+static void backward(Scan *scan, Gradients *d, Rows q, Rows k, Rows v, Rows g)
 {
     Rows a, b, out, dnum;
     phi(a, q);
     phi(b, k);
     forward(scan, out, q, k, v, g);
     quotient_backward(dnum, g, out);
-    scan(dq, dnum, v, b); /* da */
-    phi_backward(dq, a);
-    scan_reverse(scan, dk, v, dnum, a); /* db */
-    phi_backward(dk, b);
-    scan_reverse(scan, dv, b, a, dnum);
+    scan(d->q, dnum, v, b); /* da */
+    phi_backward(d->q, a);
+    scan_reverse(scan, d->k, v, dnum, a); /* db */
+    phi_backward(d->k, b);
+    scan_reverse(scan, d->v, b, a, dnum);
+}
+
+static void by_differences(Gradients *d, Rows q, Rows k, Rows v, Rows g)
+{
+    double(*const inputs[])[WIDTH] = { q, k, v };
+    double(*const results[])[WIDTH] = { d->q, d->k, d->v };
+    const double h = 1e-5;
+    Rows out;
+    for (int input = 0; input < 3; input++)
+        for (int i = 0; i < N; i++)
+            for (int c = 0; c < WIDTH; c++) {
+                double *x = &inputs[input][i][c], before = *x;
+                *x = before + h;
+                const double up = forward(scan_quadratic, out, q, k, v, g);
+                *x = before - h;
+                const double down = forward(scan_quadratic, out, q, k, v, g);
+                *x = before;
+                results[input][i][c] = (up - down) / (2 * h);
+            }
 }
 
 /* Of the columns below count. */
@@ -176,21 +198,8 @@ static double difference(Rows x, Rows y, int count)
     return largest;
 }
 
-/* d: the gradients of q, k and v */
-static void by_differences(Rows d[3], Rows q, Rows k, Rows v, Rows g)
+static double gradient_difference(Gradients *x, Gradients *y)
 {
-    double(*const inputs[3])[WIDTH] = { q, k, v };
-    const double h = 1e-5;
-    Rows out;
-    for (int input = 0; input < 3; input++)
-        for (int i = 0; i < N; i++)
-            for (int c = 0; c < WIDTH; c++) {
-                double *x = &inputs[input][i][c], before = *x;
-                *x = before + h;
-                const double up = forward(scan_quadratic, out, q, k, v, g);
-                *x = before - h;
-                const double down = forward(scan_quadratic, out, q, k, v, g);
-                *x = before;
-                d[input][i][c] = (up - down) / (2 * h);
-            }
+    return fmax(fmax(difference(x->q, y->q, D), difference(x->k, y->k, D)),
+                difference(x->v, y->v, M));
 }

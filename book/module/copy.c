@@ -42,6 +42,10 @@ EXPORT("get_predicted") int32_t *get_predicted(void); /* [length]: of the next p
  * follow; the weights a_i.b_j / den_i of positions j <= i. */
 EXPORT("get_state") Real *get_state(int head, int i);
 EXPORT("get_weights") Real *get_weights(int head, int i);
+/* For measurements: one forward pass of causal attention, of one head and n positions, by a form of
+ * linear attention, or by softmax attention if form is 0. Needs no start. Returns the outputs' mean
+ * square. */
+EXPORT("run_form") double run_form(AttentionForm form, int n);
 
 static int length;
 static Params *params;
@@ -231,6 +235,35 @@ Real *get_state(int head, int i)
 Real *get_weights(int head, int i)
 {
     return weights[head][i];
+}
+
+double run_form(AttentionForm form, int n)
+{
+    enum { MAX_N = 4096, SIZE = 32 };
+    static Real values[3 * MAX_N * SIZE];
+    static Tape *forms;
+    if (n > MAX_N) {
+        fprintf(stderr, "run_form: n is %d, expected at most %d\n", n, MAX_N);
+        abort();
+    }
+    if (!forms) {
+        Random random = random_new(/*seed*/ 1, random_stream("forms"));
+        random_normal(&random, values, 3 * MAX_N * SIZE);
+        forms = tape_new(device_open("cpu"));
+        tape_set_recording(forms, false);
+    }
+    Tensor *x[3];
+    for (int input = 0; input < 3; input++)
+        x[input] = tape_input(forms, values + input * MAX_N * SIZE, shape(1, n, 1, SIZE));
+    const CausalLinearAttentionOptions options = { .form = form, .eps = 1e-6 };
+    const Tensor *out =
+        form ? op_causal_linear_attention(forms, x[0], x[1], x[2], options, NULL)
+             : op_causal_softmax_attention(forms, x[0], x[1], x[2], (SoftmaxAttentionOptions){ 0 });
+    double squares = 0;
+    for (int i = 0; i < n * SIZE; i++)
+        squares += (double)(out->data[i] * out->data[i]);
+    tape_reset(forms);
+    return squares / (n * SIZE);
 }
 
 #ifndef __wasm__

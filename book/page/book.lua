@@ -1,10 +1,12 @@
 -- A pandoc filter for the book's pages. Code blocks with these attributes are replaced:
 --   {.c file=ops/rows/softmax.c function=softmax_row}   the function's lines; struct=NAME: the type's
 --   {.output section=forward}   the lines below "[forward]" in the output of the chapter's program
---   {.include file=book/page/copy.html}   an HTML file, in which @OUTPUT@ is the whole output
+--   {.include file=book/page/copy.html}   an HTML file, in which @OUTPUT@ is the whole output; with
+--       output=copy that of another program, whose path is the metadata's value copy
 -- What is missing, or defined twice, ends the build. Metadata: output, the output's path; chapters, a
--- list of words, and name, the page's, for its links to the chapters beside it.
-local output
+-- list of words, and name, the page's, for its links to the chapters beside it. A page whose name is no
+-- chapter's, as an appendix, has no number and no such links.
+local output, metadata
 
 local function lines_of(path)
     local file = assert(io.open(path), path .. ' cannot be read')
@@ -68,8 +70,9 @@ end
 local function code(block)
     local a = block.attributes
     if block.classes:includes('include') then
+        local path = a.output and pandoc.utils.stringify(metadata[a.output]) or output
         local html = table.concat(lines_of(a.file), '\n')
-        local text = escaped(table.concat(lines_of(output), '\n'))
+        local text = escaped(table.concat(lines_of(path), '\n'))
         return pandoc.RawBlock('html', (html:gsub('@OUTPUT@', function() return text end)))
     elseif a.file then
         local text, first, last = (a.struct and struct_lines or function_lines)(a.file,
@@ -99,13 +102,15 @@ end
 
 local function meta(data)
     local words = {}
+    metadata = data
     output = data.output and pandoc.utils.stringify(data.output)
     for word in pandoc.utils.stringify(data.chapters):gmatch('%S+') do
         words[#words + 1] = word
     end
+    local name = pandoc.utils.stringify(data.name)
+    data.chapter = name ~= 'index'
     for i, word in ipairs(words) do
-        if word == pandoc.utils.stringify(data.name) then
-            data.chapter = true
+        if word == name then
             data.previous = words[i - 1]
             data.next = words[i + 1]
             data.title = pandoc.Inlines({ pandoc.Str(i .. '. ') }) .. data.title

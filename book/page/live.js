@@ -1,6 +1,19 @@
 // The copy task in a page: a worker trains, the page draws. MODULE, the WebAssembly module as
 // base64 of gzip, and openModule precede this file. Nothing happens without an element "live".
 
+// The module's bytes, for a worker.
+async function unpackModule() {
+    const gzip = Uint8Array.from(atob(MODULE), letter => letter.charCodeAt(0));
+    const stream = new Blob([gzip]).stream().pipeThrough(new DecompressionStream('gzip'));
+    return new Response(stream).arrayBuffer();
+}
+
+// A worker that runs a function, which uses nothing outside itself but openModule.
+function startWorker(program) {
+    const source = new Blob([`${openModule}\n(${program})();`]);
+    return new Worker(URL.createObjectURL(source));
+}
+
 // The worker's program. It travels as text, so it uses nothing of this file but openModule.
 function copyTaskWorker() {
     'use strict';
@@ -101,11 +114,8 @@ function copyTaskPage(root) {
 
     // ------------------------------------------------------------------------------- the worker
     async function begin() {
-        const gzip = Uint8Array.from(atob(MODULE), letter => letter.charCodeAt(0));
-        const stream = new Blob([gzip]).stream().pipeThrough(new DecompressionStream('gzip'));
-        const bytes = await new Response(stream).arrayBuffer();
-        const source = new Blob([`${openModule}\n(${copyTaskWorker})();`]);
-        worker = new Worker(URL.createObjectURL(source));
+        const bytes = await unpackModule();
+        worker = startWorker(copyTaskWorker);
         worker.onmessage = ({ data }) => receive(data);
         worker.onerror = event => cannotRun(event.message);
         send('open', { bytes, heads: HEADS, state: ROWS * COLUMNS });

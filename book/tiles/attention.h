@@ -1,5 +1,5 @@
-/* For program.c and row.c: causal attention of one head in tiles, forward and backward. The N x N matrices of
- * the page do not exist here, only their tiles of T x T. */
+/* For program.c and row.c: causal attention of one head in tiles, forward and backward. The N x N
+ * matrices of the page do not exist here, only their tiles of T x T. */
 #ifndef TILES_ATTENTION_H
 #define TILES_ATTENTION_H
 
@@ -41,7 +41,7 @@ static inline void add_tile(double *m, double *l, double *o, const double *s, co
     }
 }
 
-/* A tile of row i: its keys from `first` on that the causal mask allows. Returns their number. */
+/* s = the scores of query i and the keys j <= i of the tile from `first` on; returns how many. */
 static inline int score_row(double *s, const Head *a, int i, int first)
 {
     int n = 0;
@@ -50,28 +50,26 @@ static inline int score_row(double *s, const Head *a, int i, int first)
     return n;
 }
 
-/* Computes out, m and 1 / l from q, k and v; returns how many tiles are visited. */
-static inline int attention_forward(Head *a)
+/* Computes out, m and 1 / l from q, k and v. */
+static inline void attention_forward(Head *a)
 {
-    int visited = 0;
-    memset(a->out, 0, sizeof a->out);
+    memset(a->out, 0, sizeof a->out); /* o, then o / l */
     for (int query = 0; query < N; query += T) {
         double l[T] = { 0 };
-        for (int i = 0; i < T; i++)
-            a->m[query + i] = -INFINITY;
-        for (int key = 0; key <= query; key += T, visited++) /* up to the diagonal */
-            for (int i = 0; i < T; i++) {
+        for (int i = query; i < query + T; i++)
+            a->m[i] = -INFINITY;
+        for (int key = 0; key <= query; key += T) /* the tiles up to the diagonal */
+            for (int i = query; i < query + T; i++) {
                 double s[T];
-                const int row = query + i, n = score_row(s, a, row, key);
-                add_tile(&a->m[row], &l[i], a->out[row], s, &a->v[key], n);
+                const int n = score_row(s, a, i, key);
+                add_tile(&a->m[i], &l[i - query], a->out[i], s, &a->v[key], n);
             }
-        for (int i = 0; i < T; i++) {
-            a->inverse[query + i] = 1 / l[i];
+        for (int i = query; i < query + T; i++) {
+            a->inverse[i] = 1 / l[i - query];
             for (int c = 0; c < M; c++)
-                a->out[query + i][c] /= l[i];
+                a->out[i][c] *= a->inverse[i];
         }
     }
-    return visited;
 }
 
 /* dq, dk, dv of d <- from g = dL/dout, tile by tile */

@@ -45,7 +45,7 @@ static double loss_of(Head a) /* sum of g out */
     return loss;
 }
 
-/* Prints dx by tiles beside differences along x, a part of a. Both must agree with the library's. */
+/* Prints dx by tiles beside differences along x, which is in a. The library's must be the same. */
 static void compare(const char *name, double (*dx)[D], const Head *a, double (*x)[D],
                     Tensor *library)
 {
@@ -77,7 +77,7 @@ static Tensor *tensor(Tape *tape, const double (*x)[D])
 int main(void)
 {
     Head a = A, d = { 0 };
-    const int visited = attention_forward(&a), all = (N / T) * (N / T);
+    attention_forward(&a);
     attention_backward(&d, &a, G);
     print_attention(&a);
     Tape *tape = tape_new(device_open("plain"));
@@ -90,5 +90,5 @@ int main(void)
     compare("dk", d.k, &a, a.k, k);
     compare("dv", d.v, &a, a.v, v);
     tape_free(tape);
-    return failed || visited != all - 1;
+    return failed;
 }

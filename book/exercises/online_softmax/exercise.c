@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { SCORES, VALUES, MAX_M = 4 };
-static const Real NAN_CODE = -777, INFINITE_CODE = 778; /* far from all results */
+static const Real NAN_CODE = -777, INFINITE_CODE = 778, OUTSIDE_CODE = 779; /* no results */
 
 typedef void Step(Real *m, Real *l, Real *o, const Real *s, const Real *v, int T, int M);
 
@@ -97,10 +97,10 @@ static void run(const Case *c, const Gradient *out, Step *step)
     for (int k = 0; changed && k < 3; k++)
         memcpy(out[k].data, results[k], (size_t)(c->rows[k] * c->columns[k]) * sizeof(Real));
     if (o[M] != guard)
-        out[2].data[c->rows[2] * M] = o[M]; /* the grader's own guard */
+        out[2].data[0] = OUTSIDE_CODE;
 }
 
-/* ----------------------------------------------------------------------------- the usual mistakes */
+/* --------------------------------------------------------------------------- the usual mistakes */
 typedef enum Mistaken {
     L_KEPT,
     O_KEPT,
@@ -120,6 +120,7 @@ typedef enum Mistaken {
     NO_POWER,
     TRANSPOSED,
     UNGUARDED,
+    ONE_LESS,
 } Mistaken;
 
 /* A step that is wrong in one place */
@@ -131,8 +132,7 @@ static void wrong_step(Mistaken is, Real *m, Real *l, Real *o, const Real *s, co
         top = fmax(top, s[j]);
     if (isinf(top) && is != UNGUARDED)
         return;
-    Real factor = is == UPSIDE_DOWN ? exp(top - *m) : exp(*m - top);
-    factor = is == EACH_SCORE ? pow(factor, T) : factor;
+    const Real factor = is == UPSIDE_DOWN ? exp(top - *m) : exp(*m - top);
     const bool keeps = is == BOTH_KEPT || is == NO_MAXIMUM || is == AFTER;
     const Real of_l = is == STORED ? 0 : is == L_KEPT || keeps ? 1 : factor;
     const Real of_o = is == STORED ? 0 : is == O_KEPT || keeps ? 1 : factor;
@@ -141,11 +141,13 @@ static void wrong_step(Mistaken is, Real *m, Real *l, Real *o, const Real *s, co
     *l *= of_l;
     for (int c = 0; c < M; c++)
         o[c] *= is == MEAN ? old_l * of_o : of_o;
-    for (int j = 0; j < T; j++) {
+    for (int j = 0; j < T - (is == ONE_LESS); j++) {
+        const Real again = is == EACH_SCORE && j > 0 ? factor : 1;
         const Real power = exp(s[j] - subtracted);
-        *l += power;
+        *l = *l * again + power;
         for (int c = 0; c < M; c++)
-            o[c] += (is == NO_POWER ? 1 : power) * v[is == TRANSPOSED ? c * T + j : j * M + c];
+            o[c] = o[c] * again +
+                   (is == NO_POWER ? 1 : power) * v[is == TRANSPOSED ? c * T + j : j * M + c];
     }
     *l *= is == AFTER ? factor : 1;
     for (int c = 0; c < M; c++)
@@ -165,7 +167,6 @@ static void wrong_step(Mistaken is, Real *m, Real *l, Real *o, const Real *s, co
 MISTAKE(l_kept, L_KEPT)
 MISTAKE(o_kept, O_KEPT)
 MISTAKE(both_kept, BOTH_KEPT)
-MISTAKE(upside_down, UPSIDE_DOWN)
 MISTAKE(each_score, EACH_SCORE)
 MISTAKE(after, AFTER)
 MISTAKE(stored, STORED)
@@ -180,8 +181,24 @@ MISTAKE(mean, MEAN)
 MISTAKE(no_power, NO_POWER)
 MISTAKE(transposed, TRANSPOSED)
 MISTAKE(unguarded, UNGUARDED)
+MISTAKE(one_less, ONE_LESS)
 
-/* ------------------------------------------------------------------------------ other NaN results */
+/* In the first tile this factor is infinite, and infinity times 0 is NaN, as is all that follows.
+ * Other mistakes may lead to NaN, too. They differ where m is finite. */
+MISTAKE(infinite_factor, UPSIDE_DOWN)
+
+static void upside_down(const Case *c, const Gradient *out)
+{
+    static const Real s[2] = { 1, 2 }, v[2] = { 1, 1 };
+    Real m[2] = { 1, 1 }, l[2] = { 3, 3 }, o[2] = { 5, 5 };
+    online_softmax(&m[0], &l[0], &o[0], s, v, 2, 1);
+    wrong_step(UPSIDE_DOWN, &m[1], &l[1], &o[1], s, v, 2, 1);
+    infinite_factor(c, out);
+    if (!(fabs(l[0] - l[1]) + fabs(o[0] - o[1]) < 1e-9))
+        out[1].data[0] = c->right[1][0];
+}
+
+/* -------------------------------------------------------------------------------- other results */
 static Real last[3][ELEMENTS]; /* what the learner's function has computed */
 static char sentence[200];
 
@@ -192,11 +209,17 @@ static void student(const Case *c, const Gradient *out)
         memcpy(last[k], out[k].data, (size_t)(c->rows[k] * c->columns[k]) * sizeof(Real));
 }
 
-/* The learner's own results, if one is NaN or infinite without need; else the right ones */
-static void not_finite(const Case *c, const Gradient *out)
+/* The learner's own results, if o [M] is written, or one is NaN or infinite without need; else the
+ * right ones */
+static void coded_results(const Case *c, const Gradient *out)
 {
     static const char *const names[3] = { "m", "l", "o" };
-    bool found = false;
+    bool found = last[2][0] == OUTSIDE_CODE;
+    if (found)
+        snprintf(sentence, sizeof sentence,
+                 "it writes o[%d], and o has %d elements: check the "
+                 "loops' ends",
+                 c->size[2], c->size[2]);
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < c->rows[k] * c->columns[k]; i++) {
             const Real value = last[k][i];
@@ -230,8 +253,8 @@ int main(void)
                       "of the old m, as in l" },
             { both_kept, "neither l nor o is multiplied by e^(old m - new m). If you do multiply: "
                          "compute the factor before m changes, or it is e^0" },
-            { upside_down, "the factor is upside down, e^(new m - old m): earlier terms become "
-                           "smaller when m grows, e^(old m - new m)" },
+            { upside_down, "the factor is upside down: it is e^(old m - new m), at most 1, since "
+                           "earlier terms shrink when m grows. At the start yours is infinite" },
             { each_score, "the factor is applied once for each score: m changes once per tile, so "
                           "multiply l and o once per tile" },
             { after, "the new terms are multiplied by the factor, too: they use the new m already, "
@@ -243,8 +266,8 @@ int main(void)
             { from_zero, "the maximum begins with 0, and all scores of the row are negative: begin "
                          "with the old m" },
             { m_kept, "m is not updated: store the new maximum, since the next tile needs it" },
-            { old_m, "the new terms use the old m: subtract the new one, or e^(s - m) exceeds 1 and "
-                     "may overflow" },
+            { old_m, "the new terms use the old m: subtract the new one, or e^(s - m) exceeds 1 "
+                     "and may overflow" },
             { without_m, "the new terms are e^s: subtract m, or e^s overflows from s = 710 on" },
             { no_maximum, "l and o are sums without a maximum: e^s overflows from s = 710 on, so "
                           "sum e^(s - m)" },
@@ -254,9 +277,10 @@ int main(void)
                     "last tile is enough, and the caller makes it" },
             { no_power, "o sums v_j without the weight e^(s_j - m)" },
             { transposed, "v is read as if it were stored transposed: v_jc is v[j * M + c]" },
-            { unguarded, "NaN: before and in the first tile m is -INFINITY, and -INFINITY - "
-                         "-INFINITY is NaN. A tile without other scores changes nothing: return" },
-            { not_finite, sentence },
+            { one_less, "the last score of each tile is left out: a tile has T scores" },
+            { unguarded, "NaN: m is -INFINITY so far, the tile has no other score, and -INFINITY - "
+                         "-INFINITY is NaN. Such a tile changes nothing: return" },
+            { coded_results, sentence },
         },
     });
 }
