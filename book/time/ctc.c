@@ -29,8 +29,8 @@ static double enumerate(void)
         p += product;
         count++;
     }
-    printf("[paths]\n%d of %d paths have the text a b\ntheir sum p = %.6f\nthe largest, ", count,
-           PATHS, p);
+    printf("[paths]\n%d of %d paths have the text a b\n", count, PATHS);
+    printf("their sum p = %.6f\nthe largest, ", p);
     for (int t = 0, rest = best_path; t < T; t++, rest /= K)
         printf("%c ", NAME[rest % K]);
     printf("  %.6f\n", best);
@@ -69,17 +69,17 @@ static void print_gradient(double (*a)[S], double (*b)[S], double p)
         for (int k = 0; k < K; k++)
             logits[t][k] = (Real)(x[t][k] = log(Y[t][k]));
     }
-    printf("[posterior]\nt    y -  y a  y b     o -    o a    o b\n");
+    printf("[posterior]\nt y -  y a y b    o -    o a    o b\n");
     for (int t = 0; t < T; t++)
-        printf("%d  %5.1f%5.1f%5.1f  %6.3f %6.3f %6.3f\n", t + 1, Y[t][0], Y[t][1], Y[t][2],
-               o[t][0], o[t][1], o[t][2]);
+        printf("%d %3.1f %4.1f%4.1f %6.3f %6.3f %6.3f\n", t + 1, Y[t][0], Y[t][1], Y[t][2], o[t][0],
+               o[t][1], o[t][2]);
     Tape *tape = tape_new(device_open("plain"));
     Tensor *in = tape_variable(tape, logits[0], shape(1, T, K));
     Tensor *targets = tape_input_i32(tape, (int32_t[]){ 1, 2 }, shape(1, 2));
     Tensor *loss =
         tensor_keep(op_ctc(tape, in, targets, (CtcOptions){ .ignore_infeasible = false }));
     tape_backward(tape, op_sum(tape, loss, ALL_AXES));
-    printf("[gradient]\nt         y - o        differences\n");
+    printf("[gradient]\nt       y - o          differences\n");
     for (int t = 0; t < T; t++) {
         double mine[K], differences[K];
         for (int k = 0; k < K; k++) {
@@ -93,7 +93,7 @@ static void print_gradient(double (*a)[S], double (*b)[S], double p)
             failed |= !(fabs(differences[k] - mine[k]) < 1e-8);
             failed |= !(fabs((double)tensor_gradient(in)->data[t * K + k] - mine[k]) < 1e-5);
         }
-        printf("%d %6.3f %6.3f %6.3f  %6.3f %6.3f %6.3f\n", t + 1, mine[0], mine[1], mine[2],
+        printf("%d %5.2f %5.2f %5.2f   %5.2f %5.2f %5.2f\n", t + 1, mine[0], mine[1], mine[2],
                differences[0], differences[1], differences[2]);
     }
     failed |= !(fabs(tensor_item(loss) + log(p)) < 1e-5);
@@ -112,10 +112,9 @@ int main(void)
         double sum = 0;
         for (int s = 0; s < S; s++)
             sum += a[t][s] * b[t][s];
-        printf(" %7.4f", sum);
+        printf(t < T - 1 ? " %7.4f" : " %7.4f\n", sum);
         failed |= !(fabs(sum - expected) < 1e-12);
     }
-    printf("\n");
     print_gradient(a, b, p);
     return failed;
 }

@@ -55,10 +55,10 @@ int main(void)
             size[column][t] = fabs((double)tensor_gradient(in)->data[t]);
         tape_reset(tape);
     }
-    printf(
-        "[memory]\n          plain  LSTM, bias of f:\n       k           0         2         5\n");
+    printf("[memory]\n           plain     LSTM with b of f\n                       0      2      "
+           "5\n");
     for (int k = 1; k < N; k = k == 1 ? 10 : k == 10 ? 20 : k == 20 ? 50 : 2 * k)
-        printf("%8d %8.0e %9.0e %9.0e %9.0e\n", k, size[0][N - 1 - k], size[1][N - 1 - k],
+        printf("k = %-3d %7.0e  %6.0e %6.0e %6.0e\n", k, size[0][N - 1 - k], size[1][N - 1 - k],
                size[2][N - 1 - k], size[3][N - 1 - k]);
     tape_free(tape);
     return !(size[0][0] < 1e-6 * size[3][0]);

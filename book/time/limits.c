@@ -27,7 +27,7 @@ int main(void)
 {
     static const int frames[4] = { 20, 80, 100, T };
     bool failed = false;
-    printf("[underflow]\nframes   p, in float    the library's -ln p\n");
+    printf("[underflow]\nframes  p in float  the library's -ln p\n");
     for (int i = 0; i < 4; i++) {
         float alpha[5] = { 1 }; /* - a - b -, before frame 1 */
         for (int t = 0; t < frames[i]; t++)
@@ -37,7 +37,7 @@ int main(void)
             }
         const double n = frames[i], paths = (n + 2) * (n + 1) * n * (n - 1) / 24;
         const double loss = loss_of(frames[i], 1, 2, NULL);
-        printf("%6d %13.1e %16.3f\n", frames[i], (double)(alpha[3] + alpha[4]), loss);
+        printf("%6d %11.1e %20.3f\n", frames[i], (double)(alpha[3] + alpha[4]), loss);
         failed |= !(fabs(loss - n * log(K) + log(paths)) < 1e-5 * loss);
     }
     double gradient[3];

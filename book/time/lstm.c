@@ -62,7 +62,7 @@ static void compare(const char *name, size_t offset, const double *mine, const d
         failed |= !(fabs(differences[(int64_t)offset + e] - expected) < 1e-8);
         failed |= !(fabs((double)gradient->data[e] - expected) < 1e-5);
     }
-    printf("%-6s %9.6f %12.6f %12.6f\n", name, mine[offset], differences[offset],
+    printf("%-5s%9.5f%12.5f%12.5f\n", name, mine[offset], differences[offset],
            (double)gradient->data[0]);
 }
 
@@ -88,7 +88,7 @@ static void print_check(Inputs *in, const Inputs *d)
     Tensor *out = op_lstm(tape, x, weights, options, &h, &c);
     Tensor *final = op_add(tape, dot(tape, h, DH), dot(tape, c, DC));
     tape_backward(tape, op_add(tape, dot(tape, out, G[0]), final));
-    printf("[lstm_check]\n         formula  differences  the library\n");
+    printf("[lstm_check]\n       formula differences the library\n");
 #define COMPARE(name, field, tensor)                                                               \
     compare(name, offsetof(Inputs, field) / sizeof(double), (const double *)d, differences,        \
             tensor_gradient(tensor))

@@ -4,7 +4,7 @@
 picture('through_time', place => {
     const STEPS = 100, LEFT = 44, RIGHT = 8, TOP = 8, BOTTOM = 34, LOG = [-12, 4];
     let u = 0.9, size = 0, f = 0.99;
-    const sentence = element('p', { id: 'through-time-text', 'aria-live': 'polite', style: 'min-height: 6em' });
+    const sentence = element('p', { id: 'through-time-text', 'aria-live': 'polite', style: 'min-height: 4.5em' });
     const svg = element('svg', { role: 'img', 'aria-labelledby': 'through-time-text' });
 
     // dL/dh_{t-k} of h_t = tanh(x_t + u h_{t-1}), for k from 0; L reads the last h
@@ -83,7 +83,7 @@ picture('lattice', place => {
     const TARGETS = [{ name: 'a b c', symbols: [1, 2, 3] }, { name: 'a b b', symbols: [1, 2, 2] },
                      { name: 'a a a', symbols: [1, 1, 1] }];
     let target = TARGETS[0], steps = 0;
-    const sentence = element('p', { id: 'lattice-text', 'aria-live': 'polite', style: 'min-height: 7.5em' });
+    const sentence = element('p', { id: 'lattice-text', 'aria-live': 'polite', style: 'min-height: 4.5em' });
     const svg = element('svg', { role: 'img', 'aria-labelledby': 'lattice-text', viewBox: '0 0 360 262',
         style: 'max-width: 30rem; margin: 0 auto' });
     const sum = values => values.reduce((a, b) => a + b, 0);

@@ -63,13 +63,14 @@ static void print_recurrence(void)
     for (int t = 1; t <= T; t++)
         printf("%d %6.1f %6.3f %8.3f %7.3f %7.3f\n", t, r.x[t], r.h[t], 1 - r.h[t] * r.h[t],
                d.dh[t], d.da[t]);
-    printf("[sums]\n     t=1    t=2    t=3    t=4    sum   diff.\ndw");
+    printf("[sums]\n     t=1    t=2    t=3    t=4    sum\ndw");
     for (int t = 1; t <= T; t++)
         printf("%7.3f", d.da[t] * r.x[t]);
-    printf("%7.3f%8.3f\ndu", d.dw, difference(&r, &r.w, d.dw));
+    printf("%7.3f\ndu", d.dw);
     for (int t = 1; t <= T; t++)
         printf("%7.3f", d.da[t] * r.h[t - 1]);
-    printf("%7.3f%8.3f\n", d.du, difference(&r, &r.u, d.du));
+    printf("%7.3f\ndifferences:%18.3f, %.3f\n", d.du, difference(&r, &r.w, d.dw),
+           difference(&r, &r.u, d.du));
     difference(&r, &r.h[0], d.dh[0]);
     for (int t = 1; t <= T; t++)
         difference(&r, &r.x[t], d.dx[t]);
@@ -84,8 +85,8 @@ static void print_distances(void)
     Real x[N];
     Random random = random_new(/*seed*/ 1, random_stream("inputs"));
     random_normal(&random, x, N);
-    printf("[distance]\nu             0.9      1.1      1.1        3\ninputs          0        0   "
-           "     1        1\n");
+    printf(
+        "[distance]\nu          0.9    1.1    1.1      3\ninputs       0      0      1      1\n");
     for (int k = 1; k < N; k = k == 1 ? 5 : k == 5 ? 10 : k == 10 ? 20 : k == 20 ? 50 : 2 * k) {
         printf("k = %-3d", k);
         for (int column = 0; column < 4; column++) {
@@ -94,7 +95,7 @@ static void print_distances(void)
                 h = tanh(columns[column].size * (double)x[t] + columns[column].u * h);
                 product *= t > N - 1 - k ? columns[column].u * (1 - h * h) : 1;
             }
-            printf(" %8.1e", product);
+            printf(" %6.0e", product);
         }
         printf("\n");
     }

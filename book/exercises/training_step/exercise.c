@@ -101,7 +101,7 @@ static void refused(const Case *c, const Gradient *out)
     (void)c;
 }
 
-/* ------------------------------------------------------------------ the right step, and wrong ones */
+/* --------------------------------------------------------- the right step, and wrong ones */
 typedef enum {
     RIGHT,
     EMPTY,
