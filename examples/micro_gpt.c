@@ -50,7 +50,7 @@ static Tensor *predict(const int32_t *inputs, int lines)
     Tensor *x = tape_input_i32(tape, inputs, shape(lines, LENGTH));
     x = op_add(tape, nn_embedding_forward(tape, &symbols, x), positions.weight);
     x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
-    return nn_linear_forward(tape, &head, x); /* [lines, LENGTH, SYMBOLS]: of the next symbol */
+    return nn_linear_forward(tape, &head, x); /* of the next symbol */
 }
 
 static Tensor *batch_loss(Random random)
@@ -69,7 +69,7 @@ static Tensor *batch_loss(Random random)
 
 static double train_step(void)
 {
-    const Random random = random_new((uint64_t)optim_steps(optimizer), random_stream("batch"));
+    const Random random = random_new((uint64_t)optim_steps(optimizer), /*stream*/ 0);
     Tensor *loss = batch_loss(random); /* reads the weights, and records */
     tape_backward(tape, loss);         /* contributes to their gradients */
     params_clip_gradients(params, 1);
@@ -81,7 +81,7 @@ static double train_step(void)
 
 static void print_name(Sampling sampling)
 {
-    int32_t inputs[LENGTH + 1] = { 0 }, drawn[LENGTH]; /* at each position; one is new */
+    int32_t inputs[LENGTH + 1] = { 0 }, drawn[LENGTH]; /* one of which is new */
     tape_set_recording(tape, false);
     for (int i = 0; i < LENGTH && (i == 0 || inputs[i] > 0); i++) {
         tensor_read_i32(op_sample(tape, predict(inputs, 1), sampling), drawn);

@@ -70,7 +70,7 @@ wrong('2p', 'At "p", column 2: expected an operator');
 wrong('p*', 'At the end of the line: expected a name');
 wrong('p**g', 'At "*", column 3: expected a name');
 wrong('*p', 'At "*", column 1: expected a name');
-wrong('sum p*g', 'At "p", column 5: expected (');
+wrong('sum p*g', 'At "p", column 5: sum of what? Write sum(...)');
 wrong('sum(p, g)', 'At ",", column 6: expected )');
 wrong('()', 'At ")", column 2: expected a name');
 wrong('.', 'At ".", column 1: expected a name');

@@ -103,6 +103,15 @@ static bool is_transposed(const Exercise *e, const Case *c, Results *mine, int o
     return rows > 1 && columns > 1;
 }
 
+/* Whether the elements that are written are those of row 0: the row's offset is missing. */
+static bool only_row_0_is_written(const Case *c, Results *mine, int output, double before)
+{
+    for (int i = 0; i < result_count(c, output); i++)
+        if ((result(mine, output)[i] != before) != (i < c->columns[output]))
+            return false;
+    return c->rows[output] > 1;
+}
+
 /* Elements that keep two different old contents were not written: prints how many. */
 static bool all_are_written(const Exercise *e, const Case *c, Results *mine, Results *other,
                             const double *before)
@@ -121,8 +130,11 @@ static bool all_are_written(const Exercise *e, const Case *c, Results *mine, Res
         printf("no element of %s is written: the body is still empty\n", e->outputs[0]);
     else if (unwritten[output] == result_count(c, output))
         printf("no element of %s is written\n", e->outputs[output]);
+    else if (written < all && only_row_0_is_written(c, mine, output, before[0]))
+        printf("only row 0 of %s is written: element c of row r is number r C + c\n",
+               e->outputs[output]);
     else if (written < all)
-        printf("%d of %d elements are not written, %s is one: check the loops' ends\n",
+        printf("%d of %d elements are not written, for example %s: check the loops' ends\n",
                all - written, all, element(e, c, output, last));
     return written == all;
 }

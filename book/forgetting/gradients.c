@@ -69,9 +69,9 @@ int main(void)
     decay_backward(&X, &d, telescoped, strict);
     differences(false, X, &n);
     library(false, &X, &library_d);
-    printf("[decay]\n  i     l  <Z,R>    sum  strict central  library\n");
+    printf("[decay]\n i    l  <Z,R>    sum strict central library\n");
     for (int i = 0; i < N; i++) {
-        printf("%3d %5.1f %6.3f %6.3f %7.3f %7.3f %8.3f\n", i + 1, X.l[i], d.l[i], telescoped[i],
+        printf("%2d %4.1f %6.3f %6.3f %6.3f %7.3f %7.3f\n", i + 1, X.l[i], d.l[i], telescoped[i],
                strict[i], n.l[i], library_d.l[i]);
         failed |= !(fabs(telescoped[i] - d.l[i]) < 1e-12 && fabs(strict[i] - d.l[i]) < 1e-12);
     }

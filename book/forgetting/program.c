@@ -2,15 +2,13 @@
  * without a state. Returns 1 if two ways to compute the same differ. */
 #include "memory.h"
 
-#include <float.h>
-
 /* Three writes by hand, the third to the first one's key; M = 1 */
 static const double K[3][2] = { { 1, 0 }, { 0.6, 0.8 }, { 1, 0 } }, V[3] = { 4, 1, -1 };
 
 static void print_writes(void)
 {
     static const char *const names[] = { "sum", "decay 0.5", "delta rule" };
-    printf("[writes]\n%-10s  k    v       S       at A   at B\n", "");
+    printf("[writes]\n%-10s  k   v       S       at A   at B\n", "");
     for (int rule = 0; rule < 3; rule++) {
         double S[2] = { 0 }, at[2], u;
         for (int i = 0; i < 3; i++) {
@@ -20,7 +18,7 @@ static void print_writes(void)
                 correct(S, &u, K[i], &V[i], 1, 2, 1);
             for (int key = 0; key < 2; key++)
                 answer(&at[key], S, K[key], 2, 1);
-            printf("%-10s  %c  %3.0f  %5.2f %5.2f  %5.2f  %5.2f\n", i ? "" : names[rule],
+            printf("%-10s  %c %3.0f  %5.2f %5.2f  %5.2f  %5.2f\n", i ? "" : names[rule],
                    i == 1 ? 'B' : 'A', V[i], S[0], S[1], at[0], at[1]);
         }
         failed |= rule == 2 && fabs(at[0] - V[2]) > 1e-12;
@@ -38,7 +36,6 @@ static void print_decays(void)
         printf("%3d %11.1e %10.1e %8.4f %7.4f\n", positions[i], (double)after, (double)before,
                isnan(product) ? (double)NAN : (double)product, (double)expf((c - 5) - c));
     }
-    printf("largest float %.1e\n", (double)FLT_MAX);
 }
 
 static double shown(double x) /* 0 for -0.0 */

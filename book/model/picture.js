@@ -13,7 +13,7 @@ picture('model', place => {
     const values = read('model-values'), gradients = read('model-gradients');
     const LEFT = 112, RIGHT = 8, ROW = 19, TOP = 20, DECADES = [-3, 1];
     let column = 0;
-    const sentence = element('p', { id: 'model-text', 'aria-live': 'polite', style: 'min-height: 7.5em' });
+    const sentence = element('p', { id: 'model-text', 'aria-live': 'polite', style: 'min-height: 6em' });
     const svg = element('svg', { role: 'img', 'aria-labelledby': 'model-text' });
 
     function draw() {
@@ -42,8 +42,9 @@ picture('model', place => {
             .sort((a, b) => b.norms[column] - a.norms[column]);
         const [first, last] = [sorted[0], sorted[sorted.length - 1]];
         const zero = gradients.filter(({ norms }) => norms[column] === 0).map(({ name }) => name);
-        sentence.textContent = `After ${losses[column].step} steps the loss is ${losses[column].loss}. The norm of ` +
-            `all weights (upper bars) is ${length(values).toFixed(1)}, that of all gradients (lower bars, blue) ` +
+        const when = column ? `After ${losses[column].step} steps` : 'Before the first step';
+        sentence.textContent = `${when} the loss is ${losses[column].loss}. The norm of all weights ` +
+            `(upper bars) is ${length(values).toFixed(1)}, that of all gradients (lower bars, blue) ` +
             `${length(gradients).toFixed(2)}. The largest gradient is that of ${first.name}, ` +
             `${first.norms[column]}; the smallest that of ${last.name}, ${last.norms[column]}` +
             `${zero.length ? `, but for ${zero.join(' and ')}, whose gradient is 0` : ''}.`;
@@ -61,11 +62,11 @@ picture('model_memory', place => {
                   { name: 'recomputed', at: 2, color: 'var(--accent)', dashes: '5 3' }];
     const LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 24;
     let chosen = turn;
-    const sentence = element('p', { id: 'model-memory-text', 'aria-live': 'polite', style: 'min-height: 6em' });
+    const sentence = element('p', { id: 'model-memory-text', 'aria-live': 'polite', style: 'min-height: 4.5em' });
     const svg = element('svg', { role: 'img', 'aria-labelledby': 'model-memory-text' });
 
     function where() {
-        const { name } = points[chosen];
+        const name = points[chosen].name.replace(/^(loss|embeddings)$/, 'the $1');
         return chosen === 0 ? 'Before the step' : chosen <= turn ? `Forward, after ${name}`
             : name === 'reset' ? 'After the reset' : name === 'backward' ? 'After the backward pass'
             : `Backward, after ${name}`;
@@ -95,8 +96,8 @@ picture('model_memory', place => {
         svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
         svg.replaceChildren(...parts);
         const [kept, keptPeak, less, lessPeak] = points[chosen].numbers;
-        sentence.textContent = `${where()}: ${kept} KiB where all outputs are kept (solid), at most ${keptPeak} since ` +
-            `the point before; ${less} KiB with tape_recompute (dashed), at most ${lessPeak}. ` +
+        sentence.textContent = `${where()}: ${kept} KiB where all outputs are kept (solid), at most ${keptPeak} ` +
+            `since the point before; ${less} KiB with tape_recompute (dashed), at most ${lessPeak}. ` +
             (lessPeak - less > keptPeak - kept + 100
                 ? chosen < turn ? 'The layer ran without recording, and its outputs were freed at once.'
                     : 'The layer was computed again, and its outputs were freed again.' : '');

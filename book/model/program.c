@@ -21,10 +21,10 @@ static void print_first_values(const char *text, uint64_t seed, bool is_second)
 static void print_places(void)
 {
     const Tensor *flat = params_flat_values(params);
-    printf("[weights]\nplace  shape    name\n");
+    printf("[weights]\n  at shape   name\n");
     for (int k = 0; k < params_count(params); k++) {
         const Tensor *weight = params_at(params, k);
-        printf("%5d  %-7s  %s\n", (int)(weight->data - flat->data), shape_text(weight->shape).text,
+        printf("%4d %-7s %s\n", (int)(weight->data - flat->data), shape_text(weight->shape).text,
                weight->name);
     }
     printf("%d weights, in a buffer of %d\n", (int)params_elements(params),
@@ -35,7 +35,7 @@ static void print_places(void)
 static bool print_start(void)
 {
     const double s2 = WIDTH * 0.08 * 0.08 + 1.0 / (3 * WIDTH), L = log(SYMBOLS) + s2 / 2;
-    printf("[start]\nln 27              %.3f\nln 27 + s^2 / 2    %.3f\n", log(SYMBOLS), L);
+    printf("[start_loss]\nln 27              %.3f\nln 27 + s^2 / 2    %.3f\n", log(SYMBOLS), L);
     printf("measured           %.3f\n", test_loss());
     return fabs(test_loss() - L) < 0.05;
 }

@@ -122,6 +122,8 @@
             }
             if (FUNCTIONS.has(word)) {
                 this.at++;
+                if (this.next() !== '(')
+                    this.fail(`${word} of what? Write ${word}(...)`);
                 return this.call(FUNCTIONS.get(word));
             }
             return this.fail(/^[A-Za-z_]/.test(word) ? `there is no ${word}, only ` +

@@ -29,7 +29,7 @@ static double enumerate(void)
         p += product;
         count++;
     }
-    printf("[paths]\n%d of %d paths have the text a b\n", count, PATHS);
+    printf("%d of %d paths have the text a b\n", count, PATHS);
     printf("their sum p = %.6f\nthe largest, ", p);
     for (int t = 0, rest = best_path; t < T; t++, rest /= K)
         printf("%c ", NAME[rest % K]);
@@ -37,13 +37,13 @@ static double enumerate(void)
     return p;
 }
 
-static void print_states(const char *section, double (*x)[S])
+/* x [T, rows], a row for each symbol of the list */
+static void print_rows(const char *name, int rows, const int *symbols, const double *x)
 {
-    printf("[%s]\nstate   t = 1   t = 2   t = 3   t = 4\n", section);
-    for (int s = 0; s < S; s++) {
-        printf("%d  %c ", s + 1, NAME[SYMBOL[s]]);
+    for (int s = 0; s < rows; s++) {
+        printf("%-5s%c", name, NAME[symbols[s]]);
         for (int t = 0; t < T; t++)
-            printf(" %7.4f", x[t][s]);
+            printf(" %7.4f", x[t * rows + s]);
         printf("\n");
     }
 }
@@ -58,10 +58,10 @@ static double loss_of(const double (*x)[K])
     return -log(prefixes(a, (const double(*)[K])y));
 }
 
-/* For every frame: y, o, and y - o beside differences and the library's gradient. */
+/* o, and y - o beside differences and the library's gradient */
 static void print_gradient(double (*a)[S], double (*b)[S], double p)
 {
-    double x[T][K], o[T][K] = { { 0 } };
+    double x[T][K], o[T][K] = { { 0 } }, mine[T][K], differences[T][K];
     Real logits[T][K];
     for (int t = 0; t < T; t++) {
         for (int s = 0; s < S; s++)
@@ -69,45 +69,44 @@ static void print_gradient(double (*a)[S], double (*b)[S], double p)
         for (int k = 0; k < K; k++)
             logits[t][k] = (Real)(x[t][k] = log(Y[t][k]));
     }
-    printf("[posterior]\nt y -  y a y b    o -    o a    o b\n");
-    for (int t = 0; t < T; t++)
-        printf("%d %3.1f %4.1f%4.1f %6.3f %6.3f %6.3f\n", t + 1, Y[t][0], Y[t][1], Y[t][2], o[t][0],
-               o[t][1], o[t][2]);
     Tape *tape = tape_new(device_open("plain"));
     Tensor *in = tape_variable(tape, logits[0], shape(1, T, K));
     Tensor *targets = tape_input_i32(tape, (int32_t[]){ 1, 2 }, shape(1, 2));
-    Tensor *loss =
-        tensor_keep(op_ctc(tape, in, targets, (CtcOptions){ .ignore_infeasible = false }));
+    const CtcOptions options = { .ignore_infeasible = false };
+    Tensor *loss = tensor_keep(op_ctc(tape, in, targets, options));
     tape_backward(tape, op_sum(tape, loss, ALL_AXES));
-    printf("[gradient]\nt       y - o          differences\n");
-    for (int t = 0; t < T; t++) {
-        double mine[K], differences[K];
-        for (int k = 0; k < K; k++) {
-            const double before = x[t][k], h = 1e-5;
-            x[t][k] = before + h;
-            const double right = loss_of((const double(*)[K])x);
-            x[t][k] = before - h;
-            differences[k] = (right - loss_of((const double(*)[K])x)) / (2 * h);
-            x[t][k] = before;
-            mine[k] = Y[t][k] - o[t][k];
-            failed |= !(fabs(differences[k] - mine[k]) < 1e-8);
-            failed |= !(fabs((double)tensor_gradient(in)->data[t * K + k] - mine[k]) < 1e-5);
-        }
-        printf("%d %5.2f %5.2f %5.2f   %5.2f %5.2f %5.2f\n", t + 1, mine[0], mine[1], mine[2],
-               differences[0], differences[1], differences[2]);
+    for (int e = 0; e < T * K; e++) {
+        double *moved = x[0] + e, before = *moved, h = 1e-5;
+        *moved = before + h;
+        const double right = loss_of((const double(*)[K])x);
+        *moved = before - h;
+        const double left = loss_of((const double(*)[K])x);
+        *moved = before;
+        differences[e / K][e % K] = (right - left) / (2 * h);
+        mine[e / K][e % K] = Y[e / K][e % K] - o[e / K][e % K];
+        failed |= !(fabs(differences[e / K][e % K] - mine[e / K][e % K]) < 1e-8);
+        failed |= !(fabs((double)tensor_gradient(in)->data[e] - mine[e / K][e % K]) < 1e-5);
     }
     failed |= !(fabs(tensor_item(loss) + log(p)) < 1e-5);
     tape_free(tape);
+    printf("[posterior]\n%s", FRAMES);
+    print_rows("o", K, EACH_SYMBOL, o[0]);
+    print_rows("y-o", K, EACH_SYMBOL, mine[0]);
+    print_rows("diff", K, EACH_SYMBOL, differences[0]);
 }
 
 int main(void)
 {
     double a[T][S], b[T][S];
+    printf("[paths]\n%s", FRAMES);
+    print_rows("y", K, EACH_SYMBOL, Y[0]);
     const double p = prefixes(a, Y), expected = enumerate();
     suffixes(b, Y);
-    print_states("alpha", a);
-    print_states("beta", b);
-    printf("sum ");
+    printf("[alpha]\n%s", FRAMES);
+    print_rows("", S, SYMBOL, a[0]);
+    printf("[beta]\n%s", FRAMES);
+    print_rows("", S, SYMBOL, b[0]);
+    printf("sum   ");
     for (int t = 0; t < T; t++) {
         double sum = 0;
         for (int s = 0; s < S; s++)

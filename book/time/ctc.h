@@ -8,6 +8,8 @@ enum { T = 4, K = 3, S = 5, PATHS = 81 }; /* S = 2 n + 1 states, K^T paths */
 
 static const int SYMBOL[S] = { 0, 1, 0, 2, 0 }; /* - a - b - */
 static const char NAME[] = "-ab";
+static const int EACH_SYMBOL[K] = { 0, 1, 2 };
+static const char FRAMES[] = "         t = 1   t = 2   t = 3   t = 4\n";
 static const double Y[T][K] = {
     { 0.5, 0.4, 0.1 }, { 0.3, 0.6, 0.1 }, { 0.4, 0.1, 0.5 }, { 0.6, 0.1, 0.3 }
 };

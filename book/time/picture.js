@@ -85,7 +85,7 @@ picture('lattice', place => {
     let target = TARGETS[0], steps = 0;
     const sentence = element('p', { id: 'lattice-text', 'aria-live': 'polite', style: 'min-height: 4.5em' });
     const svg = element('svg', { role: 'img', 'aria-labelledby': 'lattice-text', viewBox: '0 0 360 262',
-        style: 'max-width: 30rem; margin: 0 auto' });
+        style: 'max-width: 24rem; margin: 0 auto' });
     const sum = values => values.reduce((a, b) => a + b, 0);
 
     function softmax(x) {

@@ -87,7 +87,7 @@ static void print_distances(void)
     random_normal(&random, x, N);
     printf(
         "[distance]\nu          0.9    1.1    1.1      3\ninputs       0      0      1      1\n");
-    for (int k = 1; k < N; k = k == 1 ? 5 : k == 5 ? 10 : k == 10 ? 20 : k == 20 ? 50 : 2 * k) {
+    for (int k = 1; k < N; k = k == 1 ? 10 : k == 10 ? 20 : k == 20 ? 50 : 2 * k) {
         printf("k = %-3d", k);
         for (int column = 0; column < 4; column++) {
             double h = 0, product = 1;

@@ -13,6 +13,8 @@ void cross_entropy_backward(Gradient dx, const Real *x, const int *t, Real g, in
     factor = g / (N * N);
 #elif defined mean_of_elements
     factor = g / (N * C);
+#elif defined bare
+    factor = 1;
 #elif defined without_g
     factor = (Real)1 / N;
 #elif defined negative

@@ -89,6 +89,7 @@ ELEMENTWISE(y_without_factor, g / N * p[i] - y[i])
 ELEMENTWISE(added_twice, g / N * (y[i] > 0 ? -1 : p[i]))
 ELEMENTWISE(first_target, g / N * (p[i] - y[i % C]))
 ELEMENTWISE(without_g, (p[i] - y[i]) / N)
+ELEMENTWISE(bare, p[i] - y[i])
 ELEMENTWISE(all_rows, g / N * (q[i] - y[i]))
 
 int main(void)
@@ -118,6 +119,8 @@ int main(void)
             { first_target, "the target of row 0 is used for all rows: row r has its own, t[r]" },
             { without_g, "the upstream gradient g is missing: the mean may be one term of a "
                          "larger loss" },
+            { bare, "p - y is the gradient of one row's own loss: in a mean over N rows it has the "
+                    "factor g / N" },
             { all_rows, "p is normalized over all rows: the p of each row sum to 1" },
         },
     });

@@ -1,4 +1,4 @@
-/* Exercise 12.2: the classes for many u; the right ones are those of a cumulative sum in double, the
+/* Exercise 12.2: classes for many u. The right ones are those of a cumulative sum in double, the
  * usual mistakes variants of it. */
 #include "exercise.h"
 #include "../grade.h"

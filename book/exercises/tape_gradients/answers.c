@@ -52,6 +52,9 @@ void tape_gradients(Real *gradient, const Entry *entries, const Real *value, int
 #else
             add(a, g * value[i]);
 #endif
+#ifdef exp_twice
+            add(b, g * value[i]);
+#endif
             break;
         }
     }

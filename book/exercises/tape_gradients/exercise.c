@@ -62,7 +62,16 @@ static void student(const Case *c, const Gradient *out)
     tape_gradients(out[0].data, tapes[index], c->in[VALUE], counts[index]);
 }
 
-typedef enum { STORES, FORWARD, NO_START, NO_CLEARING, INPUT_OF_EXP, OWN_FACTOR, ONE_FACTOR } Fault;
+typedef enum {
+    STORES,
+    FORWARD,
+    NO_START,
+    NO_CLEARING,
+    INPUT_OF_EXP,
+    OWN_FACTOR,
+    ONE_FACTOR,
+    EXP_TWICE
+} Fault;
 
 static void add_to(Real *gradient, int i, double value, Fault fault)
 {
@@ -88,7 +97,8 @@ static void pass(const Case *c, const Gradient *out, Fault fault)
             if (fault != ONE_FACTOR || e.a != e.b)
                 add_to(d, e.b, d[i] * v[fault == OWN_FACTOR ? e.b : e.a], fault);
         } else if (e.operation == 'e') {
-            add_to(d, e.a, d[i] * v[fault == INPUT_OF_EXP ? e.a : i], fault);
+            for (int times = 0; times < (fault == EXP_TWICE ? 2 : 1); times++)
+                add_to(d, e.a, d[i] * v[fault == INPUT_OF_EXP ? e.a : i], fault);
         }
     }
 }
@@ -105,6 +115,7 @@ PASS(no_clearing, NO_CLEARING)
 PASS(input_of_exp, INPUT_OF_EXP)
 PASS(own_factor, OWN_FACTOR)
 PASS(one_factor, ONE_FACTOR)
+PASS(exp_twice, EXP_TWICE)
 
 int main(void)
 {
@@ -126,6 +137,7 @@ int main(void)
             { input_of_exp, "the derivative of e^a by a is e^a, the value of the entry itself, not "
                             "a" },
             { own_factor, "the derivative of a b by a is b, the other factor" },
+            { exp_twice, "e^a reads a once, so it contributes once, not to a and to b" },
             { one_factor, "in x x both operands are the same entry: each factor contributes" },
         },
     });

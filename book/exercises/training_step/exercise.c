@@ -1,5 +1,5 @@
 /* Exercise 12.1: the right weights are those of a network after three steps of the library; the
- * usual mistakes are variants of the step. What the library refuses becomes a sentence. */
+ * usual mistakes are variants of the step. A refusal by the library becomes a sentence. */
 #include "exercise.h"
 #include "../grade.h"
 
