@@ -1,5 +1,5 @@
 # The book: a folder of pages that opens by a double click. book/README.md says what stands where.
-CHAPTERS   := tape checking elementwise products softmax norms optimizers tiles linear_attention forgetting
+CHAPTERS   := tape checking elementwise products softmax norms optimizers tiles linear_attention forgetting time
 APPENDIX   := museum teaching
 BOOK       := $(BUILD)/book
 BOOK_PAGES := $(patsubst %,$(BOOK)/%.html,index $(CHAPTERS) $(APPENDIX))

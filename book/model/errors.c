@@ -46,9 +46,9 @@ static void print_error(const char *section, void misuse(void))
         misuse();
     snprintf(text, sizeof text, "%s", tapegrad_error());
     printf("[%s]", section);
-    size_t column = 44;
+    size_t column = 40;
     for (const char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
-        const bool fits = column + 1 + strlen(word) <= 42;
+        const bool fits = column + 1 + strlen(word) <= 40;
         printf("%s%s", fits ? " " : "\n", word);
         column = fits ? column + 1 + strlen(word) : strlen(word);
     }

@@ -54,7 +54,7 @@ static void compute_gradients(void)
     Tensor *targets = tape_input_i32(tape, inputs, shape(BATCH, LENGTH));
     Tensor *x = nn_embedding_forward(tape, &symbols, targets);
     x = op_add(tape, x, positions.weight);
-    note_twice(x, "embeddings", "embeddings");
+    note_twice(x, "embeddings", names[0]);
     for (int i = 0; i < LAYERS; i++) {
         const TransformerLayer *layer = &transformer.layer[i];
         x = recomputes ? tape_recompute(tape, apply_layer, x, layer, sizeof *layer)

@@ -98,9 +98,9 @@ picture('model_memory', place => {
         const [kept, keptPeak, less, lessPeak] = points[chosen].numbers;
         sentence.textContent = `${where()}: ${kept} KiB where all outputs are kept (solid), at most ${keptPeak} ` +
             `since the point before; ${less} KiB with tape_recompute (dashed), at most ${lessPeak}. ` +
-            (lessPeak - less > keptPeak - kept + 100
-                ? chosen < turn ? 'The layer ran without recording, and its outputs were freed at once.'
-                    : 'The layer was computed again, and its outputs were freed again.' : '');
+            (!points[chosen].name.startsWith('layer') ? '' : chosen < turn
+                ? 'With it the layer runs without recording, and its outputs are freed at once.'
+                : 'With it the layer is computed again, and its outputs are freed again.');
     }
     place.append(controls(slider('point', { min: 0, max: points.length - 1, step: 1, value: chosen,
         text: i => points[i].name }, value => { chosen = value; draw(); })), svg, sentence);

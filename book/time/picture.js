@@ -69,7 +69,7 @@ picture('through_time', place => {
     }
     const two = value => value.toFixed(2);
     place.append(controls(
-        slider('recurrent weight u', { min: 0.5, max: 1.5, step: 0.05, value: u, text: two },
+        slider('weight u', { min: 0.5, max: 1.5, step: 0.05, value: u, text: two },
             value => { u = value; draw(); }),
         slider('size of inputs', { min: 0, max: 1, step: 0.1, value: size, text: value => value.toFixed(1) },
             value => { size = value; draw(); }),
@@ -175,6 +175,6 @@ picture('lattice', place => {
         draw();
     } }, ...TARGETS.map(({ name }) => element('option', {}, name)));
     place.append(controls(element('label', {}, 'target ', choice),
-        slider('steps of gradient descent', { min: 0, max: 30, step: 1, value: steps },
+        slider('gradient steps', { min: 0, max: 30, step: 1, value: steps },
             value => { steps = value; draw(); })), svg, sentence);
 });
