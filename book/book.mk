@@ -1,5 +1,6 @@
 # The book: a folder of pages that opens by a double click. book/README.md says what stands where.
-CHAPTERS   := tape checking elementwise products softmax norms optimizers tiles linear_attention forgetting time
+CHAPTERS   := tape checking elementwise products softmax norms optimizers tiles linear_attention forgetting time \
+              model
 APPENDIX   := museum teaching
 BOOK       := $(BUILD)/book
 BOOK_PAGES := $(patsubst %,$(BOOK)/%.html,index $(CHAPTERS) $(APPENDIX))
@@ -19,19 +20,24 @@ $(patsubst %,$(MODULE)/%.txt,$(CHAPTERS) $(APPENDIX)): $(MODULE)/%.txt: $(MODULE
 	    $(CC) -O1 -Wall -Wextra -Wconversion $(STRICT) -I$(BUILD) $$source $< -lm -o $$program && $$program || exit 1; \
 	done >$@.new 2>$@.errors || { cat $@.new $@.errors >&2; exit 1; }
 	@mv $@.new $@
+$(MODULE)/model.txt: examples/micro_gpt.c examples/names.txt
 $(foreach chapter,$(CHAPTERS) $(APPENDIX),$(eval $(MODULE)/$(chapter).txt: $(wildcard book/$(chapter)/*.[ch])))
 
 PANDOC = pandoc --mathml --no-highlight --fail-if-warnings -t html5 --template book/page/chapter.html \
          --lua-filter book/page/book.lua -M chapters="$(CHAPTERS)" -M copy=$(BOOK)/copy.txt
+# MathML repeats each formula as TeX, a quarter of a page.
+WITHOUT_TEX = sed -zE 's,<annotation[^>]*>[^<]*</annotation>,,g; s,</?semantics>,,g'
 PAGE   := book/page/chapter.html book/page/book.lua
 $(patsubst %,$(BOOK)/%.html,$(CHAPTERS) $(APPENDIX)): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(PAGE) $(TREE)
 	@mkdir -p $(@D)
 	@echo "  page $<"
-	@$(PANDOC) -M name=$* -M output=$(MODULE)/$*.txt $< -o $@
+	@$(PANDOC) -M name=$* -M output=$(MODULE)/$*.txt $< -o $(MODULE)/$(@F)
+	@$(WITHOUT_TEX) $(MODULE)/$(@F) >$@
 $(BOOK)/linear_attention.html: book/page/copy.html $(BOOK)/copy.txt
 $(BOOK)/index.html: book/index.md book/page/copy.html $(BOOK)/copy.txt $(PAGE)
 	@echo "  page $<"
-	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $@
+	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $(MODULE)/$(@F)
+	@$(WITHOUT_TEX) $(MODULE)/$(@F) >$@
 $(BOOK)/book.js: book/page/page.js book/page/try.js
 	@mkdir -p $(@D)
 	@cat $^ >$@
