@@ -158,8 +158,8 @@
     }
 
     // ----------------------------------------------------------------------------- the exercises
-    // constants(size, start): g and the like, for vectors of size elements. outputs(x): what the
-    // forward pass computed. loss: L, a function of all these, of which differences are taken. The
+    // constants(size, start): g and the like, for vectors of size elements. outputs(x, constants):
+    // what the forward pass computed. loss: L, a function of all these, of which differences are taken. The
     // learner may use `names`. right: spellings of the answer, for the test.
 
     // Uneven numbers, the same every time: sines of squares.
@@ -282,6 +282,81 @@
                 ['p*(p - y)/N', 'p - y contains the derivative of softmax: it has no factor p.'],
             ],
         },
+        weighted_mean: {
+            about: 'y = sum(x*v)/sum(x): the mean of the values v by the weights x. L = g*y, with ' +
+                'one number g. Write dx = dL/dx.',
+            names: ['x', 'v', 'y', 'g'],
+            constants: (size, start) => ({ v: uneven(size, start + 10), g: 2 + start }),
+            outputs: (x, { v }) => ({ y: divide(sum(multiply(x, v)), sum(x)) }),
+            loss: ({ y, g }) => g * y,
+            right: ['g*(v - y)/sum(x)', 'g*v/sum(x) - g*y/sum(x)'],
+            mistakes: [
+                ['g*v/sum(x)', 'The divisor depends on x, too: its term is missing.'],
+                ['g*(v + y)/sum(x)', 'The sign: a larger divisor makes y smaller.'],
+                ['g*(v - y)', 'The factor 1/sum(x) is missing.'],
+                ['(v - y)/sum(x)', 'The factor g is missing: this is dy/dx.'],
+                ['g*(v - y)/sum(x)^2', 'The divisor is there twice: one cancels against the ' +
+                    'numerator.'],
+                ['-g*y/sum(x)', 'The numerator depends on x, too: its term is missing.'],
+            ],
+        },
+        delta: {
+            about: 'A memory x answers a key k with sum(x*k), and the right answer is the number ' +
+                'v. L = (v - sum(x*k))^2/2. Write dx = dL/dx.',
+            names: ['x', 'k', 'v'],
+            constants: (size, start) => ({ k: uneven(size, start + 10), v: 2 + start }),
+            outputs: () => ({}),
+            loss: ({ x, k, v }) => (v - sum(multiply(x, k))) ** 2 / 2,
+            right: ['-k*(v - sum(x*k))', 'k*(sum(x*k) - v)'],
+            mistakes: [
+                ['k*(v - sum(x*k))', 'The sign: this is the step that the delta rule takes, ' +
+                    'against the gradient.'],
+                ['-k*v', 'The old answer, sum(x*k), is missing.'],
+                ['-(v - sum(x*k))', 'The factor k is missing: the answer changes by k_j per x_j.'],
+                ['-k*(v - x*k)', 'The answer is a sum over all elements: sum(x*k).'],
+                ['-2*k*(v - sum(x*k))', 'The 2 of the square cancels against the division by 2.'],
+                ['-x*(v - sum(x*k))', 'The derivative of x_j k_j by x_j is k_j.'],
+            ],
+        },
+        cell: {
+            about: 'One step of an LSTM in every element: c = f*x + k, where x is the cell ' +
+                'before, and h = o*tanh(c). g = dL/dh, and the next step contributes q to dL/dc. ' +
+                'Write dx = dL/dx.',
+            names: ['f', 'o', 'c', 'g', 'q', 'x'],
+            constants: (size, start) => ({
+                f: uneven(size, start + 20), o: uneven(size, start + 30), k: uneven(size, start + 40),
+                g: uneven(size, start + 10), q: uneven(size, start + 50),
+            }),
+            outputs: (x, { f, k }) => ({ c: add(multiply(f, x), k) }),
+            loss: ({ c, o, g, q }) =>
+                sum(multiply(g, multiply(o, c.map(Math.tanh)))) + sum(multiply(q, c)),
+            right: ['f*(q + g*o*(1 - tanh(c)^2))', 'f*q + f*g*o*(1 - tanh(c)*tanh(c))'],
+            mistakes: [
+                ['f*q', 'h depends on c, too: its contribution is missing.'],
+                ['f*g*o*(1 - tanh(c)^2)', 'q, the contribution of the next step, is missing.'],
+                ['q + g*o*(1 - tanh(c)^2)', 'This is dL/dc: the factor f is missing.'],
+                ['f*(q + g*o)', 'The derivative of tanh is missing.'],
+                ['f*(q + g*(1 - tanh(c)^2))', 'The factor o is missing.'],
+                ['f*(q + g*o*(1 - tanh(c)))', 'The square is missing: the derivative of tanh is 1 ' +
+                    '- tanh^2.'],
+                ['f*(q + g*o*(1 - c^2))', 'This has c in place of tanh(c).'],
+            ],
+        },
+        temperature: {
+            about: 'p = softmax(x/T), with one number T, and g = dL/dp. Write dx = dL/dx.',
+            names: ['p', 'g', 'T', 'x'],
+            constants: (size, start) => ({ g: uneven(size, start + 10), T: 1 + start }),
+            outputs: (x, { T }) => ({ p: softmax(divide(x, T)) }),
+            loss: ({ p, g }) => sum(multiply(p, g)),
+            right: ['p*(g - sum(p*g))/T', '1/T*p*g - p/T*sum(p*g)'],
+            mistakes: [
+                ['p*(g - sum(p*g))', 'The factor 1/T is missing, the derivative of x/T.'],
+                ['p*(g - sum(p*g))*T', 'T divides: the derivative of x/T is 1/T.'],
+                ['p*(g - sum(p*g))/T^2', '1/T is there twice.'],
+                ['p*g/T', 'The sum is missing: each x_j moves all outputs, not p_j alone.'],
+                ['p/T*(g + sum(p*g))', 'The sign before the sum is wrong.'],
+            ],
+        },
         layernorm: {
             about: 'n = (x - mean(x)) / s, where s is the standard deviation of x, and h = ' +
                 'dL/dn. Write dx = dL/dx.',
@@ -334,7 +409,8 @@
     // sentence.
     function judge_case(exercise, formula, { size, start }) {
         const x = uneven(size, start), constants = exercise.constants(size, start);
-        const values_at = moved => ({ x: moved, ...constants, ...exercise.outputs(moved) });
+        const values_at = moved => ({ x: moved, ...constants,
+            ...exercise.outputs(moved, constants) });
         const values = new Map(Object.entries(values_at(x)));
         const expected = differences(x, moved => exercise.loss(values_at(moved)));
         const value = formula(values);
