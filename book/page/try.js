@@ -159,8 +159,8 @@
 
     // ----------------------------------------------------------------------------- the exercises
     // constants(size, start): g and the like, for vectors of size elements. outputs(x, constants):
-    // what the forward pass computed. loss: L, a function of all these, of which differences are taken. The
-    // learner may use `names`. right: spellings of the answer, for the test.
+    // what the forward pass computed. loss: L, a function of all these, of which differences are
+    // taken. The learner may use `names`. right: spellings of the answer, for the test.
 
     // Uneven numbers, the same every time: sines of squares.
     const uneven = (size, start) =>
@@ -283,8 +283,8 @@
             ],
         },
         weighted_mean: {
-            about: 'y = sum(x*v)/sum(x): the mean of the values v by the weights x. L = g*y, with ' +
-                'one number g. Write dx = dL/dx.',
+            about: 'y = sum(x*v)/sum(x): the mean of the values v by the weights x. L = g*y, ' +
+                'with one number g. Write dx = dL/dx.',
             names: ['x', 'v', 'y', 'g'],
             constants: (size, start) => ({ v: uneven(size, start + 10), g: 2 + start }),
             outputs: (x, { v }) => ({ y: divide(sum(multiply(x, v)), sum(x)) }),
@@ -297,7 +297,6 @@
                 ['(v - y)/sum(x)', 'The factor g is missing: this is dy/dx.'],
                 ['g*(v - y)/sum(x)^2', 'The divisor is there twice: one cancels against the ' +
                     'numerator.'],
-                ['-g*y/sum(x)', 'The numerator depends on x, too: its term is missing.'],
             ],
         },
         delta: {
@@ -312,7 +311,6 @@
                 ['k*(v - sum(x*k))', 'The sign: this is the step that the delta rule takes, ' +
                     'against the gradient.'],
                 ['-k*v', 'The old answer, sum(x*k), is missing.'],
-                ['-(v - sum(x*k))', 'The factor k is missing: the answer changes by k_j per x_j.'],
                 ['-k*(v - x*k)', 'The answer is a sum over all elements: sum(x*k).'],
                 ['-2*k*(v - sum(x*k))', 'The 2 of the square cancels against the division by 2.'],
                 ['-x*(v - sum(x*k))', 'The derivative of x_j k_j by x_j is k_j.'],
@@ -324,8 +322,9 @@
                 'Write dx = dL/dx.',
             names: ['f', 'o', 'c', 'g', 'q', 'x'],
             constants: (size, start) => ({
-                f: uneven(size, start + 20), o: uneven(size, start + 30), k: uneven(size, start + 40),
-                g: uneven(size, start + 10), q: uneven(size, start + 50),
+                f: uneven(size, start + 20), o: uneven(size, start + 30),
+                k: uneven(size, start + 40), g: uneven(size, start + 10),
+                q: uneven(size, start + 50),
             }),
             outputs: (x, { f, k }) => ({ c: add(multiply(f, x), k) }),
             loss: ({ c, o, g, q }) =>
@@ -337,8 +336,8 @@
                 ['q + g*o*(1 - tanh(c)^2)', 'This is dL/dc: the factor f is missing.'],
                 ['f*(q + g*o)', 'The derivative of tanh is missing.'],
                 ['f*(q + g*(1 - tanh(c)^2))', 'The factor o is missing.'],
-                ['f*(q + g*o*(1 - tanh(c)))', 'The square is missing: the derivative of tanh is 1 ' +
-                    '- tanh^2.'],
+                ['f*(q + g*o*(1 - tanh(c)))', 'The square is missing: the derivative of tanh is ' +
+                    '1 - tanh^2.'],
                 ['f*(q + g*o*(1 - c^2))', 'This has c in place of tanh(c).'],
             ],
         },
