@@ -14,7 +14,7 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 
 # One command line, beside the tests' compilation, since it uses one processor.
 set -- $(find tensor autograd ops nn optim distributed ext -name '*.c' -not -path '*/mpi/*' -not -path '*/tests/*')
-${CC:-cc} -O1 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm &
+${CC:-cc} -O0 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm &
 one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
        gates delta_rule lsh_attention features recurrent ctc vectors layers qwen3_next params optim muon schedule_free
@@ -31,7 +31,7 @@ build/examples/tiny_gpt 60
 DEVICE=plain ONLY=$names tests/run build
 
 rm -r ext build
-${CC:-cc} -DTAPEGRAD_NUCLEUS -O1 -march=native -I. -o two_moons examples/two_moons.c \
+${CC:-cc} -DTAPEGRAD_NUCLEUS -O0 -march=native -I. -o two_moons examples/two_moons.c \
     $(find tensor autograd ops nn optim distributed -name '*.c' -not -path '*/mpi/*') -lm &
 one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
