@@ -331,15 +331,14 @@ def runs(path):
     for kind, device in orders:
         for program in programs:
             yield kind, device, program, None, None
-    orders.append(('sanitized', 'cpu'))
-    if '/cpu/' not in path:
-        orders.append(('sanitized', 'plain'))
     for kind, device in orders:
+        if rows and rows != '*':
+            yield kind, device, 'operations', rows, None
+    for device in ['cpu'] if '/cpu/' in path else ['cpu', 'plain']:
         if rows:
-            yield kind, device, 'operations', rows, QUICK if rows == '*' else None
-        if kind == 'sanitized':
-            for program in programs:
-                yield kind, device, program, None, None
+            yield 'sanitized', device, 'operations', rows, QUICK
+        for program in programs:
+            yield 'sanitized', device, program, None, None
 
 
 def tree_of(worker):
