@@ -27,7 +27,7 @@ PANDOC = pandoc --mathml --no-highlight --fail-if-warnings -t html5 --template b
          --lua-filter book/page/book.lua -M chapters="$(CHAPTERS)" -M copy=$(BOOK)/copy.txt
 # MathML repeats each formula as TeX, a quarter of a page.
 WITHOUT_TEX = sed -zE 's,<annotation[^>]*>[^<]*</annotation>,,g; s,</?semantics>,,g'
-PAGE   := book/page/chapter.html book/page/book.lua
+PAGE   := book/page/chapter.html book/page/links.html book/page/book.lua
 $(patsubst %,$(BOOK)/%.html,$(CHAPTERS) $(APPENDIX)): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(PAGE) $(TREE)
 	@mkdir -p $(@D)
 	@echo "  page $<"

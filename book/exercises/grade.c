@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #ifndef _WIN32
 #include <signal.h>
 #include <sys/wait.h>
@@ -275,6 +276,20 @@ int grade(const Exercise *exercise)
                strsignal(WTERMSIG(status)));
     return 1;
 #endif
+}
+
+static double seconds_of(void (*run)(int n), int n)
+{
+    const clock_t start = clock();
+    run(n);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+/* Eight times the positions take 8 times as long in O(n), 64 times in O(n^2). */
+bool takes_quadratic_time(void (*run)(int n))
+{
+    const double seconds = seconds_of(run, 8000);
+    return seconds > 0.02 && seconds > 20 * seconds_of(run, 1000);
 }
 
 void case_normal(Case *c, int index, int input, int n)

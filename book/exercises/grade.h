@@ -43,6 +43,9 @@ typedef struct Exercise {
 /* Prints one line: that the answer is right, or its mistake. Returns main's status: 0 if right. */
 int grade(const Exercise *exercise);
 
+/* For student: whether a function takes O(n^2) time; run(n) calls it once for n positions. */
+bool takes_quadratic_time(void (*run)(int n));
+
 /* For make: n normal random numbers, others for each case and input; and the result number output,
  * rows times columns elements. */
 void case_normal(Case *c, int index, int input, int n);
