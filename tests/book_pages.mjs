@@ -325,6 +325,21 @@ async function checkLive(page) {
     await checkContrast(page, 'after training');
 }
 
+// The four forms of attention, measured in the page.
+async function checkForms(page) {
+    const figure = 'figure[data-picture=forms]';
+    await page.click(`${figure} button`);
+    const measured = await page.until(`return document.querySelector('${figure}').dataset.times`, 60);
+    const times = JSON.parse(measured ?? 'null');
+    check(times?.flat().every(value => value > 0), `"Measure" measures: ${measured}`);
+    if (!times)
+        return;
+    const [[softmax, , recurrent], [softmax2, , recurrent2]] = times.slice(-2); // 1024, 2048
+    check(softmax2 / softmax > 1.3 * recurrent2 / recurrent,
+        'softmax attention grows faster than the recurrent form');
+    check(softmax2 > 3 * recurrent2, 'at 2048 positions it takes more than three times as long');
+}
+
 // -------------------------------------------------------------------------------------- the run
 async function checkPage(page, plain, name) {
     const url = pathToFileURL(resolve(book, name)).href;
@@ -343,6 +358,8 @@ async function checkPage(page, plain, name) {
     await checkWidths(page);
     if (trains)
         await checkLive(page);
+    if (await page.run('return Boolean(document.querySelector("figure[data-picture=forms]"))'))
+        await checkForms(page);
     await checkRequests(page);
     await checkConsole(page);
     if (shots)

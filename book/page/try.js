@@ -299,6 +299,32 @@
                     'numerator.'],
             ],
         },
+        scores: {
+            about: 'One query, values of one column: its scores are x, p = exp(x - m)*r, and out ' +
+                '= sum(p*v) is one number. Kept are the maximum m, r = 1/l and out, not p. g = ' +
+                'dL/dout, one number. Write dx = dL/dx.',
+            names: ['x', 'v', 'm', 'r', 'out', 'g'],
+            constants: (size, start) => ({ v: uneven(size, start + 10), g: 2 + start }),
+            outputs: (x, { v }) => {
+                const m = max(x), r = 1 / sum(exp(subtract(x, m)));
+                return { m, r, out: sum(multiply(softmax(x), v)) };
+            },
+            loss: ({ out, g }) => g * out,
+            right: ['exp(x - m)*r*(g*v - g*out)', 'g*r*exp(x - m)*(v - out)'],
+            mistakes: [
+                ['exp(x - m)*r*g*v', 'delta = g*out is missing: each score moves all weights.'],
+                ['exp(x - m)*r*(g*v - out)', 'delta is g*out: out lacks its factor g.'],
+                ['exp(x - m)*r*g*(v + out)', 'The sign before delta is wrong.'],
+                ['exp(x - m)*g*(v - out)', 'The factor r = 1/l is missing: these weights do not ' +
+                    'sum to 1.'],
+                ['exp(x)*r*g*(v - out)', 'l is a sum of exp(x - m): without m, exp(x)*r is not p.'],
+                ['exp(x - m)/r*g*(v - out)', 'r is 1/l already: multiply by it.'],
+                ['g*(v - out)', 'The factor p = exp(x - m)*r is missing.'],
+                ['g*v', 'This is dL/dp: the derivative of softmax is missing.'],
+                ['exp(x - m)*r*(v - out)', 'The factor g is missing.'],
+                ['exp(x - m)*r*g*(out - v)', 'The sign is wrong: this is minus the right answer.'],
+            ],
+        },
         delta: {
             about: 'A memory x answers a key k with sum(x*k), and the right answer is the number ' +
                 'v. L = (v - sum(x*k))^2/2. Write dx = dL/dx.',
