@@ -25,19 +25,20 @@ $(foreach chapter,$(CHAPTERS) $(APPENDIX),$(eval $(MODULE)/$(chapter).txt: $(wil
 
 PANDOC = pandoc --mathml --no-highlight --fail-if-warnings -t html5 --template book/page/chapter.html \
          --lua-filter book/page/book.lua -M chapters="$(CHAPTERS)" -M copy=$(BOOK)/copy.txt
-# MathML repeats each formula as TeX, a quarter of a page.
-WITHOUT_TEX = sed -zE 's,<annotation[^>]*>[^<]*</annotation>,,g; s,</?semantics>,,g'
+# Of MathML, HTML needs neither each formula again as TeX, a quarter of a page, nor the name space.
+SHORTER = sed -zE 's,<annotation[^>]*>[^<]*</annotation>,,g; s,</?semantics>,,g; s,<math (display="inline" )?,<math ,g; \
+    s, ?xmlns="[^"]*MathML",,g'
 PAGE   := book/page/chapter.html book/page/links.html book/page/book.lua
 $(patsubst %,$(BOOK)/%.html,$(CHAPTERS) $(APPENDIX)): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(PAGE) $(TREE)
 	@mkdir -p $(@D)
 	@echo "  page $<"
 	@$(PANDOC) -M name=$* -M output=$(MODULE)/$*.txt $< -o $(MODULE)/$(@F)
-	@$(WITHOUT_TEX) $(MODULE)/$(@F) >$@
+	@$(SHORTER) $(MODULE)/$(@F) >$@
 $(BOOK)/linear_attention.html: book/page/copy.html $(BOOK)/copy.txt
 $(BOOK)/index.html: book/index.md book/page/copy.html $(BOOK)/copy.txt $(PAGE)
 	@echo "  page $<"
 	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $(MODULE)/$(@F)
-	@$(WITHOUT_TEX) $(MODULE)/$(@F) >$@
+	@$(SHORTER) $(MODULE)/$(@F) >$@
 $(BOOK)/book.js: book/page/page.js book/page/try.js
 	@mkdir -p $(@D)
 	@cat $^ >$@
@@ -55,7 +56,7 @@ MATH_SIGNS := U+0020-007E,U+00AC,U+00AF,U+00B1,U+00B7,U+00D7,U+02C6,U+02DC,U+030
 $(MODULE)/math.woff2: book/book.mk
 	@mkdir -p $(@D)
 	@/usr/bin/python3 -m fontTools.subset $(MATH_FONT) --unicodes=$(MATH_SIGNS) \
-	    --layout-features=ssty,ccmp,kern --flavor=woff2 --output-file=$@
+	    --layout-features=ssty,ccmp,kern --no-hinting --flavor=woff2 --output-file=$@
 $(BOOK)/book.css: $(MODULE)/math.woff2 book/page/book.css
 	@{ printf '@font-face { font-family: "Book Math"; src: url(data:font/woff2;base64,'; \
 	    base64 -w 0 $<; printf ') format("woff2"); }\n'; cat book/page/book.css; } >$@
