@@ -1,5 +1,5 @@
-/* The formulas of docs/ctc.md by enumeration in double, compared with op_ctc: all C^T paths of a
- * symbol per frame, of which those count that emit the target. */
+/* The loss of ops/losses/ctc.c, derived in book/time/page.md, by enumeration in double, compared
+ * with op_ctc: all C^T paths of a symbol per frame, of which those count that emit the target. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

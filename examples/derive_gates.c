@@ -1,5 +1,6 @@
 /* Gates in linear attention, derived by hand and compared with finite differences, for one sequence
  * and one head: a decay e^(l_i) of the state, l_i <= 0, and the delta rule's beta_i; v~ = [v, 1].
+ * Each step is in book/forgetting/page.md.
  *
  *     attention:   S_i = e^(l_i) S_{i-1} + b_i v~_i^T   num~_i = S_i^T a_i   out_i = num_i / den_i
  *     delta rule:  S_i = e^(l_i) S_{i-1} + k_i u_i^T    u_i = beta_i (v_i - e^(l_i) S_{i-1}^T k_i)

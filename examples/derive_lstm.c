@@ -1,5 +1,5 @@
-/* The formulas of docs/recurrent.md as plain loops in double, compared with op_lstm: one sequence
- * of N positions, inputs of I elements, H hidden units. */
+/* The formulas of ext/recurrent/lstm.c, derived in book/time/page.md, as plain loops in double,
+ * compared with op_lstm: one sequence of N positions, inputs of I elements, H hidden units. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad.h>

@@ -260,8 +260,9 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
 typedef struct CtcOptions {
     Tensor *lengths;        /* NULL: T each; int32 [B], in [0, T]: later frames are ignored */
     Tensor *target_lengths; /* NULL: S each; int32 [B], in [0, S]: later symbols are ignored */
-    bool ignore_infeasible; /* an infeasible target, such as one longer than its frames, has loss 0
-                             * and gradient 0 instead of infinity and NaN */
+    bool ignore_infeasible; /* an infeasible target has loss 0 and gradient 0 instead of infinity
+                             * and NaN: n symbols, r of which equal their predecessor, need n + r
+                             * frames */
 } CtcOptions;
 
 /* out_b = -ln p(target_b | logits_b), in nats: connectionist temporal classification (Graves et al.

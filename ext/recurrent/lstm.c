@@ -6,7 +6,7 @@
  *   h_t = o tanh(c_t)
  * Backpropagation through time: dh, dc are the gradients of h_t, c_t from all later steps. h_t is
  * also an output, and c_{t-1} enters c_t through f alone, so the error flows through time
- * multiplied by f, without a matrix product:
+ * multiplied by f, without a matrix product (the constant error carousel of 1997):
  *   dh <- dout_t                       dc <- dh o (1 - tanh^2 c_t)
  *   do = dh tanh(c_t) o (1 - o)        before the functions: s' = s (1 - s), tanh' = 1 - tanh^2
  *   di = dc c~ i (1 - i)

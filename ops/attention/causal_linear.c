@@ -16,10 +16,10 @@
  *     dden_i = -(g_i.num_i) / den_i^2 = -dnum_i.out_i
  *     dnum~_i = [dnum_i, dden_i]             the derivative by num~_i
  *   a_i is in num~_i alone, whose element m is sum_{j<=i} (a_i.b_j) v~_jm:
- *     da_i = sum_m dnum~_im sum_{j<=i} b_j v~_jm           = sum_{j<=i} (dnum~_i.v~_j) b_j
+ *     da_i = sum_m dnum~_im sum_{j<=i} b_j v~_jm           = sum_{j<=i} (dnum~_i.v~_j) b_j    (13)
  *   b_j and v_j are in num~_i for every i >= j:
- *     db_j = sum_{i>=j} sum_m dnum~_im a_i v~_jm           = sum_{i>=j} (v~_j.dnum~_i) a_i
- *     dv_j = sum_{i>=j} (a_i.b_j) dnum_i                   = sum_{i>=j} (b_j.a_i) dnum_i
+ *     db_j = sum_{i>=j} sum_m dnum~_im a_i v~_jm           = sum_{i>=j} (v~_j.dnum~_i) a_i    (14)
+ *     dv_j = sum_{i>=j} (a_i.b_j) dnum_i                   = sum_{i>=j} (b_j.a_i) dnum_i      (15)
  *   Through the feature map, phi'(x) = 1 for x > 0 and e^x for x <= 0, which is min(1, phi(x)):
  *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      values have no feature map
  *
