@@ -81,14 +81,14 @@ static void print_row(const char *name, Rows out)
 
 int main(void)
 {
-    Rows out[4], library, dnum;
+    Rows out[4], library, delta;
     Gradients d[4], unused;
     double outputs = 0, gradients = 0;
     print_states();
     printf("[forms]\n");
     for (int f = 0; f < 4; f++) {
-        forward(forms[f].scan, out[f], q, k, v, g);
-        backward(forms[f].scan, &d[f], q, k, v, g);
+        forward(forms[f].scan, out[f], q, k, v);
+        backward(forms[f].scan, &d[f], q, k, v, g, out[f]);
         print_row(forms[f].name, out[f]);
         outputs = fmax(outputs, difference(out[f], out[0], M));
         gradients = fmax(gradients, gradient_difference(&d[f], &d[0]));
@@ -99,11 +99,11 @@ int main(void)
     printf("[rounding]\n");
     report("outputs of the four forms", outputs, 1e-13);
     report("gradients by the four forms", gradients, 1e-13);
-    quotient_backward(dnum, g, out[0]);
+    quotient_backward(delta, g, out[0]);
     printf("[quotient]\n   i      g    den    out   dnum   dden\n");
     for (int i = 0; i < N; i++)
         printf("%4d%7.2f%7.2f%7.3f%7.3f%7.3f\n", i + 1, g[i][0], out[0][i][M], out[0][i][0],
-               dnum[i][0], dnum[i][M]);
+               delta[i][0], delta[i][M]);
     print_gradients(&d[0]);
     printf("[memory]\nelementary operations %8.0f KiB\n", saved_memory(elementary));
     printf("one operation         %8.0f KiB\n", saved_memory(fused));

@@ -126,28 +126,25 @@ static void phi_backward(Rows d, Rows a)
             d[i][c] *= fmin(1, a[i][c]);
 }
 
-/* out_i becomes [out_i, den_i]; v is v~: its last column is 1. Returns the sum of g out. */
-static double forward(Scan *scan, Rows out, Rows q, Rows k, Rows v, Rows g)
+/* vt_i = v~_i = [v_i, 1]; out_i becomes [out_i, den_i]. */
+static void forward(Scan *scan, Rows out, Rows q, Rows k, Rows vt)
 {
     Rows a, b;
-    double sum = 0;
     phi(a, q);
     phi(b, k);
-    scan(out, a, b, v); /* num~ */
+    scan(out, a, b, vt);
     for (int i = 0; i < N; i++) {
         out[i][M] += eps;
         out[i][0] /= out[i][M];
-        sum += g[i][0] * out[i][0];
     }
-    return sum;
 }
 
-/* dnum~_i = [dnum_i, dden_i] */
-static void quotient_backward(Rows dnum, Rows g, Rows out)
+/* delta_i = [dnum_i, dden_i], from out_i = [out_i, den_i] */
+static void quotient_backward(Rows delta, Rows g, Rows out)
 {
     for (int i = 0; i < N; i++) {
-        dnum[i][0] = g[i][0] / out[i][M];
-        dnum[i][M] = -dnum[i][0] * out[i][0];
+        delta[i][0] = g[i][0] / out[i][M];
+        delta[i][M] = -delta[i][0] * out[i][0];
     }
 }
 
@@ -155,18 +152,28 @@ typedef struct Gradients {
     Rows q, k, v; /* of v the last column, that of the ones, is not used */
 } Gradients;
 
-static void backward(Scan *scan, Gradients *d, Rows q, Rows k, Rows v, Rows g)
+static void backward(Scan *scan, Gradients *d, Rows q, Rows k, Rows vt, Rows g, Rows out)
 {
-    Rows a, b, out, dnum;
+    Rows a, b, delta;
     phi(a, q);
     phi(b, k);
-    forward(scan, out, q, k, v, g);
-    quotient_backward(dnum, g, out);
-    scan(d->q, dnum, v, b); /* da */
+    quotient_backward(delta, g, out);
+    scan(d->q, delta, vt, b); /* da */
     phi_backward(d->q, a);
-    scan_reverse(scan, d->k, v, dnum, a); /* db */
+    scan_reverse(scan, d->k, vt, delta, a); /* db */
     phi_backward(d->k, b);
-    scan_reverse(scan, d->v, b, a, dnum);
+    scan_reverse(scan, d->v, b, a, delta);
+}
+
+/* sum_i g_i out_i, whose derivatives are the gradients */
+static double loss(Rows q, Rows k, Rows vt, Rows g)
+{
+    Rows out;
+    double sum = 0;
+    forward(scan_quadratic, out, q, k, vt);
+    for (int i = 0; i < N; i++)
+        sum += g[i][0] * out[i][0];
+    return sum;
 }
 
 static void by_differences(Gradients *d, Rows q, Rows k, Rows v, Rows g)
@@ -174,15 +181,14 @@ static void by_differences(Gradients *d, Rows q, Rows k, Rows v, Rows g)
     double(*const inputs[])[WIDTH] = { q, k, v };
     double(*const results[])[WIDTH] = { d->q, d->k, d->v };
     const double h = 1e-5;
-    Rows out;
     for (int input = 0; input < 3; input++)
         for (int i = 0; i < N; i++)
             for (int c = 0; c < WIDTH; c++) {
                 double *x = &inputs[input][i][c], before = *x;
                 *x = before + h;
-                const double up = forward(scan_quadratic, out, q, k, v, g);
+                const double up = loss(q, k, v, g);
                 *x = before - h;
-                const double down = forward(scan_quadratic, out, q, k, v, g);
+                const double down = loss(q, k, v, g);
                 *x = before;
                 results[input][i][c] = (up - down) / (2 * h);
             }

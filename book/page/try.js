@@ -159,7 +159,7 @@
 
     // ----------------------------------------------------------------------------- the exercises
     // constants(size, start): g and the like, for vectors of size elements. outputs(x, constants):
-    // what the forward pass computed. loss: L, a function of all these, of which differences are
+    // what the forward pass computed. input(size, start): x, unless it is uneven. loss: L, a function of all these, of which differences are
     // taken. The learner may use `names`. right: spellings of the answer, for the test.
 
     // Uneven numbers, the same every time: sines of squares.
@@ -283,9 +283,10 @@
             ],
         },
         weighted_mean: {
-            about: 'y = sum(x*v)/sum(x): the mean of the values v by the weights x. L = g*y, ' +
-                'with one number g. Write dx = dL/dx.',
+            about: 'At one position, with a_i.b_j = x_j: y = sum(x*v)/sum(x), the mean of the ' +
+                'values v by the weights x. L = g*y, with one number g. Write dx = dL/dx.',
             names: ['x', 'v', 'y', 'g'],
+            input: (size, start) => exp(uneven(size, start)), // weights are positive
             constants: (size, start) => ({ v: uneven(size, start + 10), g: 2 + start }),
             outputs: (x, { v }) => ({ y: divide(sum(multiply(x, v)), sum(x)) }),
             loss: ({ y, g }) => g * y,
@@ -433,7 +434,8 @@
     // Judges a formula in one case: returns its value and the expected one, and if they differ a
     // sentence.
     function judge_case(exercise, formula, { size, start }) {
-        const x = uneven(size, start), constants = exercise.constants(size, start);
+        const x = (exercise.input ?? uneven)(size, start);
+        const constants = exercise.constants(size, start);
         const values_at = moved => ({ x: moved, ...constants,
             ...exercise.outputs(moved, constants) });
         const values = new Map(Object.entries(values_at(x)));
