@@ -158,9 +158,10 @@
     }
 
     // ----------------------------------------------------------------------------- the exercises
-    // constants(size, start): g and the like, for vectors of size elements. outputs(x, constants):
-    // what the forward pass computed. input(size, start): x, unless it is uneven. loss: L, a function of all these, of which differences are
-    // taken. The learner may use `names`. right: spellings of the answer, for the test.
+    // input(size, start): x, unless it is uneven. constants(size, start): g and the like, for vectors
+    // of size elements. outputs(x, constants): what the forward pass computed. loss: L, a function of
+    // all these, of which differences are taken. The learner may use `names`. right: spellings of the
+    // answer, for the test.
 
     // Uneven numbers, the same every time: sines of squares.
     const uneven = (size, start) =>
