@@ -31,9 +31,12 @@ Device *tape_device(const Tape *tape);
  *                      bits of fraction
  *   PRECISION_BF16     activations and their gradients are stored in bf16 (7 bits of fraction), and
  *                      products take bf16 operands; sums, parameters and their gradients, optimizer
- *                      state, normalization statistics and losses stay float32. On a CPU without
- *                      such instructions (device_has_bf16) products convert their operands in
- *                      workspaces: bf16 then saves memory in training, not time
+ *                      state, normalization statistics and losses stay float32. Of a weight that
+ *                      op_add or another elementwise operation combines with bf16, the
+ *                      gradient is rounded to bf16 once; those of layers' biases and norms
+ *                      are not. On a CPU without such instructions (device_has_bf16)
+ *                      products convert their operands in workspaces: bf16 then saves memory
+ *                      in training, not time
  * A tape starts with float32. tape_set_precision raises while the tape holds tensors: call it
  * between steps. */
 typedef enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16 } Precision;

@@ -8,6 +8,9 @@ CausalConvolution nn_causal_convolution_with(Params *params, const char *name, i
         error_raise("nn_causal_convolution: %s: channels is %lld and taps %lld, expected 1 or more "
                     "and 2 or more",
                     name, (long long)channels, (long long)taps);
+    if (config.weight.kind == INITIAL_XAVIER) /* which would count the channels as outputs */
+        config.weight =
+            (Initializer){ INITIAL_UNIFORM, config.weight.scale * sqrt(3 / (double)taps) };
     const Linear linear = nn_weight_and_bias(params, name, shape(channels, taps), config);
     return (CausalConvolution){ linear.weight, linear.bias };
 }

@@ -35,7 +35,7 @@ typedef enum {
     /* The following raise unless scale > 0: */
     INITIAL_UNIFORM, /* uniform in [-scale, scale) */
     INITIAL_NORMAL,  /* normal with standard deviation scale */
-    /* The following are for shapes [out, in, ...]; with n the product of the further sizes: */
+    /* The following are for shapes [out, ..., in]; with n the product of the sizes between: */
     INITIAL_XAVIER,  /* uniform in +-scale sqrt(6 / (n (in + out)))  (Glorot and Bengio 2010) */
     INITIAL_KAIMING, /* normal with standard deviation scale sqrt(2 / (n in))  (He et al. 2015) */
 } Initial;
@@ -164,7 +164,8 @@ typedef struct CausalConvolution {
     Tensor *weight, *bias; /* weight [channels, taps], bias [channels] or NULL */
 } CausalConvolution;
 
-/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(taps), 1/sqrt(taps)). taps is 2 or more. */
+/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(taps), 1/sqrt(taps)); INITIAL_XAVIER: in
+ * +-scale sqrt(6 / (taps + taps)), as each input is used in taps outputs. taps is 2 or more. */
 CausalConvolution nn_causal_convolution_with(Params *params, const char *name, int64_t channels,
                                              int64_t taps, LinearConfig config);
 /* The same with a config of zeros. */
@@ -277,7 +278,8 @@ typedef enum {
     FEATURES_IDENTITY = FEATURE_MAP_IDENTITY,
     FEATURES_SQUARED_RELU, /* op_squared_relu */
     FEATURES_POLYNOMIAL,   /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
-    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation */
+    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation;
+                            * for keys of |k|^2 up to about 20 sqrt D (docs/attention.md) */
 } Features;
 
 /* A field left 0 means its default, the first value in its comment. One of features, form, decay,

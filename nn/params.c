@@ -85,8 +85,9 @@ static Real distribution_scale(Initializer initializer, Shape shape)
 {
     if (initializer.kind < INITIAL_XAVIER)
         return (Real)initializer.scale;
-    const double inputs = (double)(shape_count(shape) / shape.size[0]);  /* n in */
-    const double outputs = (double)(shape_count(shape) / shape.size[1]); /* n out */
+    const int64_t n = shape_count(shape);
+    const double inputs = (double)(n / shape.size[0]);               /* n in */
+    const double outputs = (double)(n / shape.size[shape.rank - 1]); /* n out */
     const double square = initializer.kind == INITIAL_XAVIER ? 6 / (inputs + outputs) : 2 / inputs;
     return (Real)(initializer.scale * sqrt(square));
 }

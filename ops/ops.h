@@ -111,8 +111,9 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
 /* out = min(max(x, low), high); its derivative is 1 for low <= x <= high. Infinite bounds are
  * allowed. Raises unless low <= high. */
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
-/* out = x^exponent; NaN for x < 0 unless the exponent is an integer. Exponent 0: out is 1 and the
- * derivative 0, everywhere. Exponents below 1 but 0: the derivative at 0 is infinite. */
+/* out = x^exponent; NaN for finite x < 0 unless the exponent is an integer, and for infinite x as
+ * pow of C. Exponent 0: out is 1 and the derivative 0, everywhere. Exponents below 1 but 0: the
+ * derivative at 0 is infinite. */
 Tensor *op_pow(Tape *tape, Tensor *x, double exponent);
 /* out = sqrt x, x >= 0; the derivative at 0 is infinite */
 Tensor *op_sqrt(Tape *tape, Tensor *x);

@@ -216,6 +216,31 @@ TEST(gelus_keep_their_digits_in_the_negative_tail)
     tape_free(tape);
 }
 
+/* e^x, not the rounded e^x - 1 plus 1 */
+TEST(the_derivative_of_elu_keeps_its_digits)
+{
+    enum { COUNT = 80 };
+    Real x[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        x[i] = -(Real)(i + 1);
+    begin();
+    Tensor *input = tape_variable(tape, x, shape(COUNT));
+    tape_backward(tape, op_sum(tape, op_elu(tape, input), ALL_AXES));
+    const Real *dx = test_values(tensor_gradient(input));
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_double_eq_tol((double)dx[i] / exp((double)x[i]), 1, tolerance_of(4e-7));
+    tape_free(tape);
+}
+
+TEST(the_absolute_value_of_minus_zero_is_zero)
+{
+    const Real x[] = { (Real)-0.0, 0 };
+    begin();
+    const Real *out = test_values(op_pow(tape, op_abs(tape, tape_input(tape, x, shape(2))), -1));
+    ck_assert(out[0] == INFINITY && out[1] == INFINITY);
+    tape_free(tape);
+}
+
 /* Gelus and silu are exactly x or 0 for large |x|, also where the powers of x overflow. */
 TEST(gelus_and_silu_far_out_are_x_or_0)
 {
@@ -275,26 +300,26 @@ TEST(clamp_keeps_its_bounds)
 /* The derivative at 0 is the limit; a NaN shows unless the exponent is 0. */
 TEST(pow_by_sign_and_exponent)
 {
-    const Real x[] = { -2, 0, 4, NAN }, upstream[] = { 1, 1, 1, 1 };
+    const Real x[] = { -2, 0, 4, NAN, -INFINITY }, upstream[] = { 1, 1, 1, 1, 1 };
     const struct {
         double exponent;
-        Real out[4], derivative[4];
+        Real out[5], derivative[5];
     } cases[] = {
-        { 0, { 1, 1, 1, 1 }, { 0, 0, 0, 0 } },
-        { 1, { -2, 0, 4, NAN }, { 1, 1, 1, 1 } },
-        { 2, { 4, 0, 16, NAN }, { -4, 0, 8, NAN } },
-        { 3, { -8, 0, 64, NAN }, { 12, 0, 48, NAN } },
-        { 0.5, { NAN, 0, 2, NAN }, { NAN, INFINITY, 0.25, NAN } },
-        { 1.5, { NAN, 0, 8, NAN }, { NAN, 0, 3, NAN } },
-        { -1, { -0.5, INFINITY, 0.25, NAN }, { -0.25, -INFINITY, -0.0625, NAN } },
+        { 0, { 1, 1, 1, 1, 1 }, { 0, 0, 0, 0, 0 } },
+        { 1, { -2, 0, 4, NAN, -INFINITY }, { 1, 1, 1, 1, 1 } },
+        { 2, { 4, 0, 16, NAN, INFINITY }, { -4, 0, 8, NAN, -INFINITY } },
+        { 3, { -8, 0, 64, NAN, -INFINITY }, { 12, 0, 48, NAN, INFINITY } },
+        { 0.5, { NAN, 0, 2, NAN, INFINITY }, { NAN, INFINITY, 0.25, NAN, 0 } },
+        { 1.5, { NAN, 0, 8, NAN, INFINITY }, { NAN, 0, 3, NAN, INFINITY } },
+        { -1, { -0.5, INFINITY, 0.25, NAN, 0 }, { -0.25, -INFINITY, -0.0625, NAN, 0 } },
     };
     begin();
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        Tensor *variable = tape_variable(tape, x, shape(4));
+        Tensor *variable = tape_variable(tape, x, shape(5));
         Tensor *out = tensor_keep(op_pow(tape, variable, cases[c].exponent));
-        tape_backward_from(tape, out, tape_input(tape, upstream, shape(4)));
+        tape_backward_from(tape, out, tape_input(tape, upstream, shape(5)));
         const Real *values = test_values(out), *dx = test_values(tensor_gradient(variable));
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 5; i++)
             ck_assert_msg(same_value(values[i], cases[c].out[i]) &&
                               same_value(dx[i], cases[c].derivative[i]),
                           "%g^%g is %g, its derivative %g", (double)x[i], cases[c].exponent,

@@ -188,6 +188,19 @@ TEST(initial_weights_are_those_of_the_papers_code)
     end();
 }
 
+/* Of a convolution over time each input has `taps` outputs, whatever the number of channels. */
+TEST(xavier_of_convolutions_counts_inputs_and_outputs)
+{
+    const LinearConfig xavier = { .weight = { INITIAL_XAVIER, 1 } };
+    begin();
+    const Conv2d conv =
+        nn_conv2d_with(params, "conv", 4, 30, (Window){ .height = 5, .width = 2 }, xavier);
+    const CausalConvolution causal = nn_causal_convolution_with(params, "c", 100, 4, xavier);
+    ck_assert_double_eq_tol(largest(conv.weight) / sqrt(6. / (10 * (4 + 30))), 1, 0.05);
+    ck_assert_double_eq_tol(largest(causal.weight) / sqrt(6. / (4 + 4)), 1, 0.05);
+    end();
+}
+
 /* The square root of the mean of squares. */
 static double deviation(const Tensor *tensor)
 {

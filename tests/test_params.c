@@ -115,7 +115,7 @@ TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
         ck_assert(x->data[i] >= -bound && x->data[i] <= bound);
     assert_variance(x, 2. / 150);
     assert_variance(k, 2. / 120);
-    assert_variance(convolution, 2. / (20 * 30));
+    assert_variance(convolution, 2. / (50 * (4 + 20))); /* [out, height, width, in] */
     assert_variance(wide, 2. / (20 * 10));
     assert_variance(gain, 8. / 150);
     params_free(params);

@@ -492,19 +492,21 @@ TEST(mixtures_of_large_logits)
 TEST(dropout_draws_from_the_tapes_generator)
 {
     static const int64_t counts[] = { 1, 3, 4, 5, 127, 128, 129, 1000, 70003 };
-    static const Real probabilities[] = { (Real)0.001, (Real)0.25, (Real)0.9 };
+    /* 1 - p of a float p = 0.999 would be off by 1e-5 of itself */
+    static const double probabilities[] = { 0.001, 0.25, 0.9, 0.999 };
     begin();
     tape_seed(tape, 5);
-    for (int k = 0; k < 9 * 3; k++) {
-        const int64_t n = counts[k / 3];
-        const Real p = probabilities[k % 3], *xs = test_normal(1, n);
+    for (int k = 0; k < 9 * 4; k++) {
+        const int64_t n = counts[k / 4];
+        const double p = probabilities[k % 4];
+        const Real *xs = test_normal(1, n);
         Random random = tape_random(tape);
         Real *uniform = test_zeros(n);
         const Real *out = test_values(op_dropout(tape, tape_input(tape, xs, shape(n)), p));
         random_uniform(&random, uniform, n);
         ck_assert_uint_eq(tape_random(tape).counter, random.counter);
         for (int64_t i = 0; i < n; i++)
-            ck_assert(out[i] == (uniform[i] >= p ? xs[i] * (1 / (1 - p)) : 0));
+            ck_assert(out[i] == ((double)uniform[i] >= p ? xs[i] * (Real)(1 / (1 - p)) : 0));
     }
     tape_free(tape);
 }

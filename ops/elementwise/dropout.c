@@ -25,17 +25,17 @@ static void dropout_backward(Node *node)
                            *(const DropoutDraw *)node->attributes, tensor_count(x));
 }
 
-DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count)
+DropoutDraw dropout_draw(Tape *tape, const char *operation, double probability, int64_t count)
 {
     if (!(probability >= 0 && probability < 1))
         tape_error(tape, "%s: probability is %g, expected 0 or more and less than 1", operation,
-                   (double)probability);
+                   probability);
     if (probability == 0 || !tape_is_training(tape))
         return (DropoutDraw){ .scale = 1 };
     return (DropoutDraw){ .random = tape_draw(tape, (count + 3) / 4),
                           .start = tape_random_start(tape),
-                          .limit = (uint32_t)ceil(0x1p24 * (double)probability),
-                          .scale = 1 / (1 - probability) };
+                          .limit = (uint32_t)ceil(0x1p24 * probability),
+                          .scale = (Real)(1 / (1 - probability)) };
 }
 
 Tensor *dropout_by(Tape *tape, Tensor *x, DropoutDraw d)
@@ -53,5 +53,5 @@ Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
 {
     tape_use(tape, "op_dropout: x", x);
     return dropout_by(tape, x,
-                      dropout_draw(tape, "op_dropout", (Real)probability, tensor_count(x)));
+                      dropout_draw(tape, "op_dropout", probability, tensor_count(x)));
 }

@@ -14,7 +14,7 @@ typedef struct DropoutDraw {
 /* Draws for `count` elements. With probability 0 or training off, draws nothing and keeps all
  * elements; then, and only then, limit is 0. Raises in the operation's name unless
  * 0 <= probability < 1. */
-DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
+DropoutDraw dropout_draw(Tape *tape, const char *operation, double probability, int64_t count);
 
 /* op_dropout by a draw of tensor_count(x) elements. */
 Tensor *dropout_by(Tape *tape, Tensor *x, DropoutDraw d);

@@ -80,7 +80,7 @@ MATH_FUNCTION Real gelu_tanh_gradient(Real dout, Real x)
 }
 
 /* elu: out = x for x > 0, e^x - 1 for x <= 0  (Clevert et al. 2016)
- *   d out / dx = 1 for x > 0, that is out > 0; else e^x = out + 1 */
+ *   d out / dx = 1 for x > 0, else e^x, of which out + 1 would lose the digits */
 MATH_FUNCTION Real elu(Real x)                      { return x > 0 ? x : real_expm1(x); }
 
 /* softplus: out = ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|), where nothing overflows
@@ -135,7 +135,7 @@ MATH_FUNCTION Real pow_gradient(Real dout, Real x, Real c)
     ROW(squared_relu, squared_relu(x),         relu_gradient(2 * x * dout, x),           x)        \
     ROW(gelu,         gelu(x),                 gelu_gradient(dout, x),                   x)        \
     ROW(gelu_tanh,    gelu_tanh(x),            gelu_tanh_gradient(dout, x),              x)        \
-    ROW(elu,          elu(x),                  out > 0 ? dout : dout * (out + 1),        out)      \
+    ROW(elu,          elu(x),                  x > 0 ? dout : dout * real_exp(x),        x)        \
     ROW(elu_plus_one, x > 0 ? x + 1 : real_exp(x), out > 1 ? dout : dout * out,          out)      \
     ROW(softplus,     softplus(x),             softplus_gradient(dout, x),               x)        \
     ROW(silu,         silu(x),                 silu_gradient(dout, x),                   x)        \

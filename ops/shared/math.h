@@ -81,7 +81,7 @@ MATH_FUNCTION Normal real_normal(Real x)
 
 MATH_FUNCTION Real real_abs(Real x)
 {
-    return x < 0 ? -x : x;
+    return fabsf(x);
 }
 MATH_FUNCTION Real real_sqrt(Real x)
 {
