@@ -19,6 +19,7 @@ typedef struct Case {
     Real in[INPUTS][ELEMENTS];
     Real right[OUTPUTS][ELEMENTS];
     int rows[OUTPUTS], columns[OUTPUTS]; /* of each result */
+    int fault;                           /* for Exercise.faulty: which one; else 0 */
 } Case;
 
 /* Calls a function with the case's inputs. out are its results: gradients to add to, or arrays to
@@ -33,18 +34,24 @@ typedef struct Mistake {
 typedef struct Exercise {
     const char *name;
     const char *outputs[OUTPUTS];     /* the results' names, up to NULL */
-    bool fills;                       /* the function fills arrays; else it adds to gradients */
+    bool fills;                       /* the function fills arrays ... */
+    bool adds;                        /* or adds to them, by +=; else it calls gradient_add */
     double tolerance;                 /* 0: 1e-9; relative to the largest right element, or to 1 */
     void (*make)(Case *c, int index); /* the case with this number below CASES */
     Answer *student;
-    Mistake mistakes[MISTAKES]; /* up to NULL */
+    Mistake mistakes[MISTAKES];   /* up to NULL */
+    Answer *faulty;               /* an answer with the fault c->fault ... */
+    const char *faults[MISTAKES]; /* and the sentences of its faults, or NULL */
+    void (*run)(int n);           /* NULL, or calls the function once, which must take O(n) time */
+    const char *slow;             /* the sentence where it takes O(n^2) */
 } Exercise;
 
 /* Prints one line: that the answer is right, or its mistake. Returns main's status: 0 if right. */
 int grade(const Exercise *exercise);
 
-/* For student: whether a function takes O(n^2) time; run(n) calls it once for n positions. */
-bool takes_quadratic_time(void (*run)(int n));
+/* For student: a mistake that shows in something else than the results. Its first sentence comes
+ * before all comparisons. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* For make: n normal random numbers, others for each case and input; and the result number output,
  * rows times columns elements. */

@@ -90,8 +90,9 @@ typedef enum {
     UPWARD,
 } Fault;
 
-static void step(const Case *c, const Gradient *out, Fault fault)
+static void faulty(const Case *c, const Gradient *out)
 {
+    const Fault fault = (Fault)c->fault;
     const int t = fault == PREVIOUS ? c->size[1] - 1 : fault == NO_POWER ? 1 : c->size[1];
     const double beta1 = fault == EXCHANGED ? 1 - BETA1 : BETA1;
     const double beta2 = fault == EXCHANGED ? 1 - BETA2 : BETA2;
@@ -114,23 +115,6 @@ static void step(const Case *c, const Gradient *out, Fault fault)
     }
 }
 
-#define STEP(name, fault)                                                                          \
-    static void name(const Case *c, const Gradient *out)                                           \
-    {                                                                                              \
-        step(c, out, fault);                                                                       \
-    }
-STEP(no_correction, NO_CORRECTION)
-STEP(only_m, ONLY_M)
-STEP(previous, PREVIOUS)
-STEP(no_power, NO_POWER)
-STEP(stored, STORED)
-STEP(eps_inside, EPS_INSIDE)
-STEP(no_square, NO_SQUARE)
-STEP(no_root, NO_ROOT)
-STEP(old_m, OLD_M)
-STEP(exchanged, EXCHANGED)
-STEP(upward, UPWARD)
-
 int main(void)
 {
     return grade(&(Exercise){
@@ -141,23 +125,26 @@ int main(void)
         .student = student,
         .mistakes = {
             { begin, "p, m and v are as they were: the body is still empty" },
-            { no_correction, "the bias correction is missing: m and v begin with 0, and after t "
-                             "steps the coefficients of the gradients sum to 1 - beta^t" },
-            { only_m, "v is not corrected: it begins with 0, as m does, so divide it by "
-                      "1 - beta2^t" },
-            { previous, "the correction is that of step t - 1: m and v have got t gradients; in "
-                        "the first step 1 - beta^0 = 0 would divide" },
-            { no_power, "the correction divides by 1 - beta in every step: the power is missing, "
-                        "1 - beta^t" },
-            { stored, "m and v hold the corrected averages: the next step averages on from the "
-                      "uncorrected ones" },
-            { eps_inside, "eps is inside the root: it belongs to sqrt(v_hat) + eps" },
-            { no_square, "v averages g: it averages g^2, the squared size, which has no sign" },
-            { no_root, "the root is missing: v_hat is a squared size, and the step would depend on "
-                       "the scale of g" },
-            { old_m, "p moves by the m of the step before: update m first" },
-            { exchanged, "beta and 1 - beta are exchanged: the old average keeps the share beta" },
-            { upward, "p moves along its gradient, which increases L: subtract the step" },
+        },
+        .faulty = faulty,
+        .faults = {
+            [NO_CORRECTION] = "the bias correction is missing: m and v begin with 0, and after t "
+                              "steps the coefficients of the gradients sum to 1 - beta^t",
+            [ONLY_M] = "v is not corrected: it begins with 0, as m does, so divide it by 1 - "
+                       "beta2^t",
+            [PREVIOUS] = "the correction is that of step t - 1: m and v have got t gradients; in "
+                         "the first step 1 - beta^0 = 0 would divide",
+            [NO_POWER] = "the correction divides by 1 - beta in every step: the power is missing, "
+                         "1 - beta^t",
+            [STORED] = "m and v hold the corrected averages: the next step averages on from the "
+                       "uncorrected ones",
+            [EPS_INSIDE] = "eps is inside the root: it belongs to sqrt(v_hat) + eps",
+            [NO_SQUARE] = "v averages g: it averages g^2, the squared size, which has no sign",
+            [NO_ROOT] = "the root is missing: v_hat is a squared size, and the step would depend "
+                        "on the scale of g",
+            [OLD_M] = "p moves by the m of the step before: update m first",
+            [EXCHANGED] = "beta and 1 - beta are exchanged: the old average keeps the share beta",
+            [UPWARD] = "p moves along its gradient, which increases L: subtract the step",
         },
     });
 }

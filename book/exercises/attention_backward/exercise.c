@@ -30,7 +30,8 @@ static void make(Case *c, int index)
     Tensor *q = tape_variable(tape, c->in[Q], shape(1, N, 1, D));
     Tensor *k = tape_variable(tape, c->in[K], shape(1, N, 1, D));
     Tensor *v = tape_variable(tape, c->in[V], shape(1, N, 1, M));
-    Tensor *out = op_causal_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ NULL });
+    Tensor *out =
+        op_causal_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ .mask = NULL });
     tensor_keep(out);
     tape_backward_from(tape, out, tape_input(tape, c->in[G], shape(1, N, 1, M)));
     memcpy(c->in[OUT], out->data, (size_t)(N * M) * sizeof(Real));
@@ -51,35 +52,12 @@ static void make(Case *c, int index)
     }
 }
 
-static void student_backward(const Case *c, Real *const *d)
-{
-    const int N = c->size[0];
-    attention_backward(d[0], d[1], d[2], c->in[G], c->in[Q], c->in[K], c->in[V], c->in[OUT],
-                       c->in[ROWS], c->in[ROWS] + N, N, c->size[1], c->size[2]);
-}
-
-typedef void Backward(const Case *c, Real *const *d);
-
-/* out = what the function adds to results that hold something already. An element that it leaves is
- * a sum of no terms, unless it leaves all of that result. */
-static void run(const Case *c, const Gradient *out, Backward *backward)
-{
-    static Real held[OUTPUTS][ELEMENTS];
-    Real *const d[3] = { out[0].data, out[1].data, out[2].data };
-    for (int k = 0; k < 3; k++)
-        memcpy(held[k], d[k], (size_t)(c->rows[k] * c->columns[k]) * sizeof(Real));
-    backward(c, d);
-    for (int k = 0; k < 3; k++) {
-        const int n = c->rows[k] * c->columns[k];
-        if (memcmp(held[k], d[k], (size_t)n * sizeof(Real)) != 0)
-            for (int i = 0; i < n; i++)
-                d[k][i] -= held[k][i];
-    }
-}
-
 static void student(const Case *c, const Gradient *out)
 {
-    run(c, out, student_backward);
+    const int N = c->size[0];
+    attention_backward(out[0].data, out[1].data, out[2].data, c->in[G], c->in[Q], c->in[K],
+                       c->in[V], c->in[OUT], c->in[ROWS], c->in[ROWS] + N, N, c->size[1],
+                       c->size[2]);
 }
 
 /* --------------------------------------------------------------------------- the usual mistakes */
@@ -112,8 +90,9 @@ typedef enum Mistaken {
 } Mistaken;
 
 /* The contributions of query i and key j; running: the sum of P dP over the keys of i so far */
-static void wrong_pair(Mistaken is, const Case *c, Real *const *d, int i, int j, Real *running)
+static void wrong_pair(const Case *c, const Gradient *out, int i, int j, Real *running)
 {
+    const Mistaken is = (Mistaken)c->fault;
     const int N = c->size[0], D = c->size[1], M = c->size[2];
     const Real *q = c->in[Q], *k = c->in[K], *v = c->in[V], *g = c->in[G];
     const Real m = c->in[ROWS][i], inverse = c->in[ROWS][N + i], root = 1 / sqrt(D);
@@ -135,7 +114,7 @@ static void wrong_pair(Mistaken is, const Case *c, Real *const *d, int i, int j,
                               : is == TWICE_ROOT                  ? root * root
                                                                   : root);
     for (int x = 0; x < D; x++) {
-        Real *dq = &d[0][i * D + x], *dk = &d[1][(is == DK_OF_ROW ? i : j) * D + x];
+        Real *dq = &out[0].data[i * D + x], *dk = &out[1].data[(is == DK_OF_ROW ? i : j) * D + x];
         const Real q_i = q[i * D + x], q_j = q[j * D + x], k_j = k[j * D + x];
         *dq = (is == ALL_STORED ? 0 : *dq) + scaled * (is == OWN_OPERAND ? q_i : k_j);
         *dk = (is == ALL_STORED || is == DK_STORED ? 0 : *dk) +
@@ -144,7 +123,7 @@ static void wrong_pair(Mistaken is, const Case *c, Real *const *d, int i, int j,
                                                              : q_i);
     }
     for (int x = 0; x < M; x++) {
-        Real *dv = &d[2][(is == DV_OF_ROW ? i : j) * M + x];
+        Real *dv = &out[2].data[(is == DV_OF_ROW ? i : j) * M + x];
         const Real g_x = g[(is == DV_OF_ROW ? j : i) * M + x];
         const Real weight = is == DV_BY_DS ? dS : is == ROOT_IN_DV ? P * root : P;
         *dv = (is == ALL_STORED || is == DK_STORED ? 0 : *dv) +
@@ -152,8 +131,9 @@ static void wrong_pair(Mistaken is, const Case *c, Real *const *d, int i, int j,
     }
 }
 
-static void wrong_backward(Mistaken is, const Case *c, Real *const *d)
+static void faulty(const Case *c, const Gradient *out)
 {
+    const Mistaken is = (Mistaken)c->fault;
     const int N = c->size[0];
     for (int i = 0; i < N; i++) {
         const int visible = is == WITHOUT_MASK      ? N
@@ -162,51 +142,8 @@ static void wrong_backward(Mistaken is, const Case *c, Real *const *d)
                                                     : i + 1;
         Real running = 0;
         for (int j = 0; j < visible && j < N; j++)
-            wrong_pair(is, c, d, i, j, &running);
+            wrong_pair(c, out, i, j, &running);
     }
-}
-
-#define MISTAKE(name, is)                                                                          \
-    static void name##_backward(const Case *c, Real *const *d)                                     \
-    {                                                                                              \
-        wrong_backward(is, c, d);                                                                  \
-    }                                                                                              \
-    static void name(const Case *c, const Gradient *out)                                           \
-    {                                                                                              \
-        run(c, out, name##_backward);                                                              \
-    }
-MISTAKE(without_delta, WITHOUT_DELTA)
-MISTAKE(plus, PLUS)
-MISTAKE(outside, OUTSIDE)
-MISTAKE(running, RUNNING)
-MISTAKE(delta_of_v, DELTA_OF_V)
-MISTAKE(without_p, WITHOUT_P)
-MISTAKE(before_diagonal, BEFORE_DIAGONAL)
-MISTAKE(one_beyond, ONE_BEYOND)
-MISTAKE(without_mask, WITHOUT_MASK)
-MISTAKE(without_root, WITHOUT_ROOT)
-MISTAKE(root_of_score, ROOT_OF_SCORE)
-MISTAKE(no_root, NO_ROOT)
-MISTAKE(twice_root, TWICE_ROOT)
-MISTAKE(root_in_dv, ROOT_IN_DV)
-MISTAKE(without_l, WITHOUT_L)
-MISTAKE(times_l, TIMES_L)
-MISTAKE(without_m, WITHOUT_M)
-MISTAKE(dv_of_row, DV_OF_ROW)
-MISTAKE(dv_by_ds, DV_BY_DS)
-MISTAKE(dv_of_out, DV_OF_OUT)
-MISTAKE(dk_of_row, DK_OF_ROW)
-MISTAKE(dk_by_q_j, DK_BY_Q_J)
-MISTAKE(own_operand, OWN_OPERAND)
-MISTAKE(dk_stored, DK_STORED)
-MISTAKE(all_stored, ALL_STORED)
-
-/* Sums that are right, stored */
-static void replaces(const Case *c, const Gradient *out)
-{
-    for (int k = 0; k < 3; k++)
-        for (int i = 0; i < c->rows[k] * c->columns[k]; i++)
-            out[k].data[i] = c->right[k][i] - out[k].data[i];
 }
 
 int main(void)
@@ -214,55 +151,54 @@ int main(void)
     return grade(&(Exercise){
         .name = "attention_backward",
         .outputs = { "dq", "dk", "dv" },
-        .fills = true, /* by run */
+        .adds = true,
         .make = make,
         .student = student,
-        .mistakes = {
-            { without_delta, "delta_i is missing: dS_ij = P_ij (dP_ij - delta_i), since a score "
-                             "moves all P of its row" },
-            { plus, "the sign before delta_i is wrong: more of one P means less of the others of "
-                    "its row" },
-            { outside, "P_ij multiplies dP_ij alone: it is a factor of delta_i, too" },
-            { running, "delta_i is used before its sum over j is complete: take g_i.out_i, which "
-                       "is known before the first j" },
-            { delta_of_v, "delta_i is g_i.v_i, expected g_i.out_i: out_i is the sum of P_ij v_j" },
-            { without_p, "the factor P_ij is missing in dS_ij = P_ij (dP_ij - delta_i)" },
-            { before_diagonal, "the mask is off by one: query i attends to itself as well, so j "
-                               "runs while j <= i" },
-            { one_beyond, "the mask is off by one: j = i + 1 is used, which the forward pass "
-                          "masked, so j runs while j <= i" },
-            { without_mask, "all keys are used: under the causal mask query i attends to j <= i "
-                            "alone. Of other pairs P is 0, not e^(s - m) / l" },
-            { without_root, "1 / sqrt D is missing in dq and dk: s_ij = q_i.k_j / sqrt D, so ds_ij/"
-                            "dq_i is k_j / sqrt D" },
-            { root_of_score, "the scores are q.k without 1 / sqrt D: P is not the one of the "
-                             "forward pass" },
-            { no_root, "1 / sqrt D is missing everywhere: s_ij = q_i.k_j / sqrt D, in P and in "
-                       "dq and dk" },
-            { twice_root, "1 / sqrt D is applied twice in dq and dk: s has this factor once" },
-            { root_in_dv, "dv has the factor 1 / sqrt D: it belongs to the scores, and out_i = sum "
-                          "of P_ij v_j has none" },
-            { without_l, "P is e^(s - m), not divided by l: multiply by inverse[i], so that a row "
-                         "of P sums to 1" },
-            { times_l, "P is divided by inverse[i], which is 1 / l_i already: multiply" },
-            { without_m, "P is e^s / l: l is a sum of e^(s - m), so subtract m[i]" },
-            { dv_of_row, "dv = P g, expected P^T g: v_j is used with weight P_ij by each query i, "
-                         "so P_ij g_i belongs to dv_j" },
-            { dv_by_ds, "dv_j is weighted by dS_ij, expected by P_ij: out_i is linear in v_j, with "
-                        "the factor P_ij" },
-            { dv_of_out, "dv_j sums P_ij out_i: the upstream gradient g_i is missing" },
-            { dk_of_row, "dk = dS q, expected dS^T q: k_j is used by each query i, so dS_ij q_i "
-                         "belongs to dk_j" },
-            { dk_by_q_j, "dk_j multiplies dS_ij with q_j, expected with q_i: s_ij is the product "
-                         "of q_i and k_j" },
-            { own_operand, "dq_i multiplies dS_ij with q_i, and dk_j with k_j: each gets the other "
-                           "operand" },
-            { dk_stored, "= where += is needed, in dk and dv: each key is used by all later "
-                         "queries, and = keeps the last use alone" },
-            { all_stored, "= where += is needed: each row of q, k and v is used several times, and "
-                          "= keeps the last use alone" },
-            { replaces, "the sums are right, but they replace what dq, dk and dv held: add them, "
-                        "by +=" },
+        .faulty = faulty,
+        .faults = {
+            [WITHOUT_DELTA] = "delta_i is missing: dS_ij = P_ij (dP_ij - delta_i), since a score "
+                              "moves all P of its row",
+            [PLUS] = "the sign before delta_i is wrong: more of one P means less of the others of "
+                     "its row",
+            [OUTSIDE] = "P_ij multiplies dP_ij alone: it is a factor of delta_i, too",
+            [RUNNING] = "delta_i is used before its sum over j is complete: take g_i.out_i, which "
+                        "is known before the first j",
+            [DELTA_OF_V] = "delta_i is g_i.v_i, expected g_i.out_i: out_i is the sum of P_ij v_j",
+            [WITHOUT_P] = "the factor P_ij is missing in dS_ij = P_ij (dP_ij - delta_i)",
+            [BEFORE_DIAGONAL] = "the mask is off by one: query i attends to itself as well, so j "
+                                "runs while j <= i",
+            [ONE_BEYOND] = "the mask is off by one: j = i + 1 is used, which the forward pass "
+                           "masked, so j runs while j <= i",
+            [WITHOUT_MASK] = "all keys are used: under the causal mask query i attends to j <= i "
+                             "alone. Of other pairs P is 0, not e^(s - m) / l",
+            [WITHOUT_ROOT] = "1 / sqrt D is missing in dq and dk: s_ij = q_i.k_j / sqrt D, so "
+                             "ds_ij/dq_i is k_j / sqrt D",
+            [ROOT_OF_SCORE] = "the scores are q.k without 1 / sqrt D: P is not the one of the "
+                              "forward pass",
+            [NO_ROOT] = "1 / sqrt D is missing everywhere: s_ij = q_i.k_j / sqrt D, in P and in "
+                        "dq and dk",
+            [TWICE_ROOT] = "1 / sqrt D is applied twice in dq and dk: s has this factor once",
+            [ROOT_IN_DV] = "dv has the factor 1 / sqrt D: it belongs to the scores, and out_i = "
+                           "sum of P_ij v_j has none",
+            [WITHOUT_L] = "P is e^(s - m), not divided by l: multiply by inverse[i], so that a "
+                          "row of P sums to 1",
+            [TIMES_L] = "P is divided by inverse[i], which is 1 / l_i already: multiply",
+            [WITHOUT_M] = "P is e^s / l: l is a sum of e^(s - m), so subtract m[i]",
+            [DV_OF_ROW] = "dv = P g, expected P^T g: v_j is used with weight P_ij by each query "
+                          "i, so P_ij g_i belongs to dv_j",
+            [DV_BY_DS] = "dv_j is weighted by dS_ij, expected by P_ij: out_i is linear in v_j, "
+                         "with the factor P_ij",
+            [DV_OF_OUT] = "dv_j sums P_ij out_i: the upstream gradient g_i is missing",
+            [DK_OF_ROW] = "dk = dS q, expected dS^T q: k_j is used by each query i, so dS_ij q_i "
+                          "belongs to dk_j",
+            [DK_BY_Q_J] = "dk_j multiplies dS_ij with q_j, expected with q_i: s_ij is the product "
+                          "of q_i and k_j",
+            [OWN_OPERAND] = "dq_i multiplies dS_ij with q_i, and dk_j with k_j: each gets the "
+                            "other operand",
+            [DK_STORED] = "= where += is needed, in dk and dv: each key is used by all later "
+                          "queries, and = keeps the last use alone",
+            [ALL_STORED] = "= where += is needed: each row of q, k and v is used several times, "
+                           "and = keeps the last use alone",
         },
     });
 }

@@ -1,90 +1,44 @@
-/* Answers to exercise 4.2, compiled with -Dright, -Dreversed, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 4.2 */
 #include "exercise.h"
+#include "../answer.h"
 
-#if defined stores || defined stores_both
-#define ADD =
-#else
-#define ADD +=
-#endif
-#ifdef stores_both
-#define ADD_W =
-#else
-#define ADD_W +=
-#endif
-
-#ifdef no_k
-#define DX_AT n
-#else
-#define DX_AT n + k
-#endif
-#if defined reversed || defined both_reversed
-#define DX g[n] * w[K - 1 - k]
-#elif defined own_operand
-#define DX g[n] * x[n + k]
-#elif defined no_upstream
-#define DX w[k]
-#elif defined negative
-#define DX -g[n] * w[k]
-#else
-#define DX g[n] * w[k]
-#endif
-
-#ifdef both_reversed
-#define DW g[n] * x[n + K - 1 - k]
-#elif defined x_n
-#define DW g[n] * x[n]
-#elif defined x_k
-#define DW g[n] * x[k]
-#elif defined own_operand
-#define DW g[n] * w[k]
-#elif defined no_upstream
-#define DW x[n + k]
-#elif defined negative
-#define DW -g[n] * x[n + k]
-#elif defined double_dw
-#define DW 2 * g[n] * x[n + k]
-#else
-#define DW g[n] * x[n + k]
-#endif
+/* Each element of dx at once; "edges" has those that have K terms, "as_forward" runs as the forward
+ * pass, and "by_element" is right. */
+static void dx_by_element(Real *dx, const Real *g, const Real *w, int N, int K)
+{
+    const int M = N - K + 1;
+    for (int m = is("edges") ? K - 1 : 0; m < (is("by_element") ? N : M); m++)
+        for (int k = 0; k < K; k++) {
+            const int n = is("as_forward") ? m + k : m - k;
+            dx[m] += n >= 0 && n < M ? g[n] * w[k] : 0;
+        }
+}
 
 void convolution_backward(Real *dx, Real *dw, const Real *g, const Real *x, const Real *w, int N,
                           int K)
 {
-    const int M = N - K + 1;
-#ifdef edges /* of dx, each element's sum is computed at once, where it has K terms */
-    for (int m = K - 1; m < M; m++)
-        for (int k = 0; k < K; k++)
-            dx[m] += g[m - k] * w[k];
-#elif defined as_forward
-    for (int m = 0; m < M; m++)
-        for (int k = 0; k < K && m + k < M; k++)
-            dx[m] += g[m + k] * w[k];
-#elif defined to_N
-    for (int n = 0; n < N; n++)
-        for (int k = 0; k < K && n + k < N; k++)
-            dx[n + k] += g[n] * w[k];
-#elif defined outside
-    for (int n = 0; n < N; n++)
-        for (int k = 0; k < K; k++)
-            dx[n + k] += g[n] * w[k];
-#elif defined by_element /* right, in another order */
-    for (int m = 0; m < N; m++)
-        for (int k = 0; k < K; k++)
-            if (m - k >= 0 && m - k < M)
-                dx[m] += g[m - k] * w[k];
-#else
+    const int M = is("to_N") || is("outside") ? N : N - K + 1;
+    const bool by_element = is("edges") || is("as_forward") || is("by_element");
+    for (int i = 0; i < N && is("replaces"); i++)
+        dx[i] = dw[i % K] = 0;
+    if (by_element)
+        dx_by_element(dx, g, w, N, K);
     for (int n = 0; n < M; n++)
-        for (int k = 0; k < K; k++)
-            dx[DX_AT] ADD DX;
-#endif
-#ifdef to_N
-    for (int n = 0; n < N; n++)
-        for (int k = 0; k < K && n + k < N; k++)
-            dw[k] += g[n] * x[n + k];
-#elif !defined only_dx
-    for (int n = 0; n < M; n++)
-        for (int k = 0; k < K; k++)
-            dw[k] ADD_W DW;
-#endif
+        for (int k = 0; k < K && (n + k < N || is("outside")); k++) {
+            const Real up = is("no_upstream") ? 1 : is("negative") ? -g[n] : g[n];
+            const Real of_x = is("reversed") || is("both_reversed") ? w[K - 1 - k]
+                              : is("own_operand")                   ? x[n + k]
+                                                                    : w[k];
+            const Real of_w = is("both_reversed") ? x[n + K - 1 - k]
+                              : is("x_n")         ? x[n]
+                              : is("x_k")         ? x[k]
+                              : is("own_operand") ? w[k]
+                              : is("double_dw")   ? 2 * x[n + k]
+                                                  : x[n + k];
+            Real *to_x = &dx[is("no_k") ? n : n + k];
+            if (!by_element)
+                *to_x = (is("stores") || is("stores_both") ? 0 : *to_x) + up * of_x;
+            if (!is("only_dx"))
+                dw[k] = (is("stores_both") ? 0 : dw[k]) + up * of_w;
+        }
 }

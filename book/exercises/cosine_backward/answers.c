@@ -1,75 +1,48 @@
-/* Answers to exercise 6.2, compiled with -Dright, -Dplus, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 6.2 */
 #include "exercise.h"
+#include "../answer.h"
 
 #include <math.h>
 
-#ifdef y_per_row
-#define FIRST_Y (row * C)
-#else
-#define FIRST_Y 0
-#endif
-#ifdef without_root
-#define ROOT(sum) (sum)
-#else
-#define ROOT(sum) sqrt(sum)
-#endif
+static Real dot(const Real *x, const Real *y, int n, int repeated)
+{
+    Real sum = 0;
+    for (int c = 0; c < n; c++)
+        sum += x[c] * y[c % repeated];
+    return sum;
+}
+
+static Real length(Real squares)
+{
+    return is("without_root") ? squares : sqrt(squares);
+}
+
+/* dx_c of a row with the sums xx = x.x, yy = y.y, xy = x.y */
+static Real element(Real x, Real y, Real g, Real xx, Real yy, Real xy)
+{
+    const Real p = 1 / length(xx), q = 1 / length(yy), out = p * q * xy;
+    return is("length_constant") ? g * y * p * q
+           : is("plus")          ? g * p * (q * y + out * p * x)
+           : is("one_length")    ? g * (p * q * y - out * p * x)
+           : is("no_upstream")   ? p * (q * y - out * p * x)
+           : is("dot_product")   ? g * p * (q * y - xy * p * x)
+           : is("of_y")          ? g * q * (p * x - out * q * y)
+           : is("without_y")     ? g * p * (y - out / q * p * x)
+           : is("two_terms")     ? g * (q * y / sqrt(xx) - q * xy * x / pow(xx, 1.5)) /* right */
+           : is("negative")      ? g * p * (out * p * x - q * y)
+                                 : g * p * (q * y - out * p * x);
+}
 
 void cosine_backward(Gradient dx, const Real *g, const Real *x, const Real *y, int R, int C)
 {
-    Real xx = 0, yy = 0, xy = 0;
-    for (int c = 0; c < C; c++)
-        yy += y[c] * y[c];
-#ifdef all_rows
-    for (int i = 0; i < R * C; i++) {
-        xx += x[i] * x[i];
-        xy += x[i] * y[i % C];
-    }
-#endif
     for (int row = 0; row < R; row++) {
-#if !defined kept && !defined all_rows
-        xx = xy = 0;
-#endif
-#ifdef y_per_row
-        yy = 0;
+        const int begin = is("kept") || is("all_rows") ? 0 : row * C;
+        const int end = is("all_rows") ? R * C : (row + 1) * C;
+        const Real *own_y = is("y_per_row") ? y + row * C : y;
+        const Real xx = dot(x + begin, x + begin, end - begin, end - begin);
+        const Real yy = dot(own_y, own_y, C, C), xy = dot(x + begin, own_y, end - begin, C);
         for (int c = 0; c < C; c++)
-            yy += y[row * C + c] * y[row * C + c];
-#endif
-#ifndef all_rows
-        for (int c = 0; c < C; c++) {
-            xx += x[row * C + c] * x[row * C + c];
-            xy += x[row * C + c] * y[FIRST_Y + c];
-        }
-#endif
-        const Real p = 1 / ROOT(xx), q = 1 / ROOT(yy), out = p * q * xy;
-        for (int c = 0; c < C; c++) {
-            const int i = row * C + c;
-            const Real yc = y[FIRST_Y + c];
-#ifdef length_constant
-            gradient_add(dx, i, g[row] * yc * p * q + 0 * out);
-#elif defined plus
-            gradient_add(dx, i, g[row] * p * (q * yc + out * p * x[i]));
-#elif defined one_length
-            gradient_add(dx, i, g[row] * (p * q * yc - out * p * x[i]));
-#elif defined no_upstream
-            gradient_add(dx, i, p * (q * yc - out * p * x[i]));
-#elif defined first_upstream
-            gradient_add(dx, i, g[0] * p * (q * yc - out * p * x[i]));
-#elif defined dot_product
-            gradient_add(dx, i, g[row] * p * (q * yc - xy * p * x[i]) + 0 * out);
-#elif defined of_y
-            gradient_add(dx, i, g[row] * q * (p * x[i] - out * q * yc));
-#elif defined without_y
-            gradient_add(dx, i, g[row] * p * (yc - out / q * p * x[i]));
-#elif defined two_terms /* the right one, in other words */
-            gradient_add(dx, i, g[row] * (q * yc / sqrt(xx) - q * xy * x[i] / pow(xx, 1.5)));
-#elif defined negative
-            gradient_add(dx, i, g[row] * p * (out * p * x[i] - q * yc));
-#elif defined stores
-            dx.data[i] = g[row] * p * (q * yc - out * p * x[i]);
-#else
-            gradient_add(dx, i, g[row] * p * (q * yc - out * p * x[i]));
-#endif
-        }
+            add(dx, row * C + c,
+                element(x[row * C + c], own_y[c], g[is("first_upstream") ? 0 : row], xx, yy, xy));
     }
 }

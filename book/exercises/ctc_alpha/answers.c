@@ -1,103 +1,59 @@
-/* Answers to exercise 11.2, compiled with -Dright, -Dskip_equal, ...; expected.txt has the grader's
- * sentences. One row of alpha suffices if its states are visited from the last one on; most
- * mistakes change one macro. */
+/* Answers to exercise 11.2. One row of alpha suffices if its states are visited from the last one
+ * on. */
 #include "exercise.h"
+#include "../answer.h"
 
 #include <math.h>
 
-#define BLANK 0
-#define FACTOR(t, symbol) y[(t)*K + symbol]
-#define BEGIN (s < 2)
-#define BEGIN_FACTOR FACTOR(0, symbol)
-#define STAY alpha[s]
-#define NEXT (s > 0 ? alpha[s - 1] : 0)
-#define SKIP (s > 2 && s % 2 && target[s / 2] != target[s / 2 - 1] ? alpha[s - 2] : 0)
-#define SUM (FACTOR(t, symbol) * (STAY + NEXT + SKIP))
-#define FRAMES T
-#define END (alpha[S - 1] + alpha[S - 2])
+static bool begins(int s)
+{
+    return is("begins_in_blank")    ? s == 0
+           : is("begins_in_symbol") ? s == 1
+           : is("begins_anywhere")  ? true
+           : is("zero")             ? false
+                                    : s < 2;
+}
 
-#ifdef skip_equal
-#undef SKIP
-#define SKIP (s > 2 && s % 2 ? alpha[s - 2] : 0)
-#elif defined skip_symbol
-#undef SKIP
-#define SKIP (s > 1 && (s % 2 == 0 || target[s / 2] != target[s / 2 - 1]) ? alpha[s - 2] : 0)
-#elif defined no_skip
-#undef SKIP
-#define SKIP 0
-#elif defined no_stay
-#undef STAY
-#define STAY 0
-#elif defined begins_in_blank
-#undef BEGIN
-#define BEGIN (s == 0)
-#elif defined begins_in_symbol
-#undef BEGIN
-#define BEGIN (s == 1)
-#elif defined begins_anywhere
-#undef BEGIN
-#define BEGIN 1
-#elif defined begins_with_1
-#undef BEGIN_FACTOR
-#define BEGIN_FACTOR 1
-#elif defined ends_in_blank
-#undef END
-#define END alpha[S - 1]
-#elif defined ends_in_symbol
-#undef END
-#define END alpha[S - 2]
-#elif defined ends_anywhere
-#undef END
-#define END total
-#elif defined frame_before
-#undef SUM
-#define SUM (FACTOR(t - 1, symbol) * (STAY + NEXT + SKIP))
-#elif defined frame_missing
-#undef FRAMES
-#define FRAMES (T - 1)
-#elif defined blank_last
-#undef BLANK
-#define BLANK (K - 1)
-#elif defined one_term
-#undef SUM
-#define SUM (FACTOR(t, symbol) * STAY + NEXT + SKIP)
-#elif defined largest
-#undef SUM
-#undef END
-#define SUM (FACTOR(t, symbol) * fmax(STAY, fmax(NEXT, SKIP)))
-#define END fmax(alpha[S - 1], alpha[S - 2])
-#elif defined logarithm
-#undef END
-#define END log(alpha[S - 1] + alpha[S - 2])
-#elif defined minus_logarithm
-#undef END
-#define END -log(alpha[S - 1] + alpha[S - 2])
-#elif defined unknown
-#undef END
-#define END 2.5 * alpha[S - 1]
-#elif defined zero
-#undef BEGIN
-#define BEGIN 0
-#endif
+static bool may_skip(int s, const int *target)
+{
+    const bool differs = s % 2 && s > 2 && target[s / 2] != target[s / 2 - 1];
+    return is("skip_equal")    ? s > 2 && s % 2
+           : is("skip_symbol") ? s > 1 && (s % 2 == 0 || differs)
+           : is("no_skip")     ? false
+                               : differs;
+}
+
+static double end(const double *alpha, int S)
+{
+    const double last = alpha[S - 1], before = alpha[S - 2];
+    double all = 0;
+    for (int s = 0; s < S; s++)
+        all += alpha[s];
+    return is("ends_in_blank")     ? last
+           : is("ends_in_symbol")  ? before
+           : is("ends_anywhere")   ? all
+           : is("largest")         ? fmax(last, before)
+           : is("logarithm")       ? log(last + before)
+           : is("minus_logarithm") ? -log(last + before)
+           : is("unknown")         ? 2.5 * last
+                                   : last + before;
+}
 
 double ctc_alpha(const Real *y, int T, int K, const int *target, int n)
 {
-    const int S = 2 * n + 1;
-    double alpha[S], total = 0;
-    for (int s = 0; s < S; s++) {
-        const int symbol = s % 2 ? target[s / 2] : BLANK;
-        alpha[s] = BEGIN * BEGIN_FACTOR;
-    }
-    for (int t = 1; t < FRAMES; t++)
-#ifdef in_place
-        for (int s = 0; s < S; s++) {
-#else
-        for (int s = S - 1; s >= 0; s--) {
-#endif
-            const int symbol = s % 2 ? target[s / 2] : BLANK;
-            alpha[s] = SUM;
-        }
+    const int S = 2 * n + 1, blank = is("blank_last") ? K - 1 : 0;
+    double alpha[S];
     for (int s = 0; s < S; s++)
-        total += alpha[s];
-    return END;
+        alpha[s] = begins(s) * (is("begins_with_1") ? 1 : y[s % 2 ? target[s / 2] : blank]);
+    for (int t = 1; t < T - is("frame_missing"); t++)
+        for (int i = 0; i < S; i++) {
+            const int s = is("in_place") ? i : S - 1 - i, symbol = s % 2 ? target[s / 2] : blank;
+            const double factor = y[(t - is("frame_before")) * K + symbol];
+            const double stay = is("no_stay") ? 0 : alpha[s], next = s > 0 ? alpha[s - 1] : 0;
+            const double skip = may_skip(s, target) ? alpha[s - 2] : 0;
+            alpha[s] = is("one_term")  ? factor * stay + next + skip
+                       : is("largest") ? factor * fmax(stay, fmax(next, skip))
+                                       : factor * (stay + next + skip);
+        }
+    return end(alpha, S);
 }

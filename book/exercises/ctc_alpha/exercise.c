@@ -124,14 +124,12 @@ static double probability(const Case *c, Fault fault)
                                       : last + symbol;
 }
 
-#define ANSWER(name, sentence)                                                                     \
-    static void answer_##name(const Case *c, const Gradient *out)                                  \
-    {                                                                                              \
-        out[0].data[0] = probability(c, name);                                                     \
-    }
-FAULTS(ANSWER)
+static void faulty(const Case *c, const Gradient *out)
+{
+    out[0].data[0] = probability(c, (Fault)c->fault);
+}
 
-#define MISTAKE(name, sentence) { answer_##name, sentence },
+#define SENTENCE(name, sentence) [name] = sentence,
 int main(void)
 {
     return grade(&(Exercise){
@@ -141,6 +139,7 @@ int main(void)
         .tolerance = 1e-12,
         .make = make,
         .student = student,
-        .mistakes = { FAULTS(MISTAKE) },
+        .faulty = faulty,
+        .faults = { FAULTS(SENTENCE) },
     });
 }

@@ -1,126 +1,89 @@
-/* Answers to exercise 10.2, compiled with -Dright, -Dundecayed_R, ...; expected.txt has the
- * grader's sentences. */
+/* Answers to exercise 10.2 */
 #include "exercise.h"
+#include "../answer.h"
 
-#include <string.h>
-
-#if defined l_itself
-#define DECAY(i) l[i]
-#elif defined growing
-#define DECAY(i) exp(-l[i])
-#else
-#define DECAY(i) exp(l[i])
-#endif
-
-/* The sum q.dq - k.dk from the last position, and faulty ones */
-#if defined telescoped || defined terms || defined minus || defined shifted ||                     \
-    defined from_the_first
-void decay_gradient(Real *dl, const Real *q, const Real *k, const Real *v, const Real *g,
-                    const Real *l, int N, int D, int M)
+static Real decay(Real l)
 {
-    Real term[MAX_N], S[MAX_DM] = { 0 }, R[MAX_DM] = { 0 }, qg[MAX_DM], kv[MAX_DM], sum = 0;
+    return is("l_itself") ? l : is("growing") ? exp(-l) : exp(l);
+}
+
+static void scale(Real *x, Real factor, int n)
+{
+    for (int c = 0; c < n; c++)
+        x[c] *= factor;
+}
+
+/* <X, x y^T> */
+static Real form(const Real *X, const Real *x, const Real *y, int D, int M)
+{
+    Real product[MAX_DM] = { 0 };
+    add_outer_product(product, x, y, D, M);
+    return dot(X, product, D * M);
+}
+
+/* The sum of q.dq - k.dk from the last position, which is right, and faulty ones */
+static void telescoped(Real *dl, const Real *q, const Real *k, const Real *v, const Real *g,
+                       const Real *l, int N, int D, int M)
+{
+    Real term[MAX_N], S[MAX_DM] = { 0 }, R[MAX_DM] = { 0 }, sum = 0;
     for (int i = 0; i < N; i++) {
-        for (int c = 0; c < D * M; c++)
-            S[c] *= exp(l[i]);
+        scale(S, exp(l[i]), D * M);
         add_outer_product(S, k + i * D, v + i * M, D, M);
-        memset(qg, 0, sizeof qg);
-        add_outer_product(qg, q + i * D, g + i * M, D, M);
-        term[i] = dot(S, qg, D * M);
+        term[i] = form(S, q + i * D, g + i * M, D, M);
     }
     for (int i = N - 1; i >= 0; i--) {
-        memset(kv, 0, sizeof kv);
-        add_outer_product(kv, k + i * D, v + i * M, D, M);
         add_outer_product(R, q + i * D, g + i * M, D, M);
-        term[i] -= dot(R, kv, D * M);
-        for (int c = 0; c < D * M; c++)
-            R[c] *= exp(l[i]);
+        term[i] -= form(R, k + i * D, v + i * M, D, M);
+        scale(R, exp(l[i]), D * M);
     }
-#ifdef from_the_first
-    for (int i = 0; i < N; i++)
-        dl[i] = sum += term[i];
-#else
-    for (int i = N - 1; i >= 0; i--) {
-#ifdef terms
-        dl[i] = term[i];
-#elif defined minus
-        dl[i] = sum -= term[i];
-#elif defined shifted
-        dl[i] = sum;
+    for (int n = 0; n < N; n++) {
+        const int i = is("from_the_first") ? n : N - 1 - n;
+        const Real before = sum;
         sum += term[i];
-#else
-        dl[i] = sum += term[i];
-#endif
+        dl[i] = is("terms") ? term[i] : is("minus") ? -sum : is("shifted") ? before : sum;
     }
-#endif
 }
-#else
+
+/* What multiplies R_i in dl_i; S is the state before position i and becomes the one after it. */
+static void state_step(Real *Z, Real *S, const Real *k, const Real *v, Real factor, int D, int M)
+{
+    const bool undecayed = is("undecayed") || is("undecayed_but_i") || is("undecayed_S");
+    memcpy(Z, S, MAX_DM * sizeof *Z);
+    scale(Z, is("no_factor") || is("undecayed") ? 1 : factor * (is("twice") ? factor : 1), D * M);
+    scale(S, undecayed || is("own_decay") ? 1 : factor, D * M);
+    add_outer_product(S, k, v, D, M);
+    scale(S, is("own_decay") ? factor : 1, D * M);
+    if (is("state_after") || is("factor_state_after")) {
+        memcpy(Z, S, MAX_DM * sizeof *Z);
+        scale(Z, is("state_after") ? 1 : factor, D * M);
+    }
+}
+
+static void by_states(Real *dl, const Real *q, const Real *k, const Real *v, const Real *g,
+                      const Real *l, int N, int D, int M)
+{
+    const bool undecayed = is("undecayed") || is("undecayed_but_i") || is("undecayed_R");
+    const bool first = is("too_early") || is("forward_R"); /* R decays before it is read */
+    Real Z[MAX_N][MAX_DM], S[MAX_DM] = { 0 }, R[MAX_DM] = { 0 };
+    for (int i = 0; i < N; i++)
+        state_step(Z[i], S, k + i * D, v + i * M, decay(l[i]), D, M);
+    for (int n = 0; n < N; n++) {
+        const int i = is("forward_R") ? n : N - 1 - n;
+        scale(R, is("own_output") ? 0 : first ? decay(l[i]) : 1, D * M);
+        const Real later = dot(Z[i], R, D * M);
+        add_outer_product(R, q + i * D, g + i * M, D, M);
+        dl[i] = is("later_outputs") ? later : dot(is("last_state") ? S : Z[i], R, D * M);
+        scale(R, first || undecayed ? 1 : decay(l[i]), D * M);
+    }
+    dl[0] += is("unknown");
+}
 
 void decay_gradient(Real *dl, const Real *q, const Real *k, const Real *v, const Real *g,
                     const Real *l, int N, int D, int M)
 {
-    Real Z[MAX_N][MAX_DM], S[MAX_DM] = { 0 }, R[MAX_DM] = { 0 };
-#ifdef loop_end
-    dl[N] = 0;
-#elif defined short_loop
-    N--;
-#endif
-    for (int i = 0; i < N; i++) {
-        memcpy(Z[i], S, sizeof S);
-        for (int c = 0; c < D * M; c++) {
-#if !defined undecayed_S && !defined undecayed && !defined undecayed_but_i
-            S[c] *= DECAY(i);
-#endif
-#ifndef no_factor
-            Z[i][c] *= DECAY(i);
-#endif
-#ifdef undecayed
-            Z[i][c] = S[c];
-#elif defined twice
-            Z[i][c] *= DECAY(i);
-#endif
-        }
-        add_outer_product(S, k + i * D, v + i * M, D, M);
-        for (int c = 0; c < D * M; c++) {
-#ifdef own_decay
-            S[c] = Z[i][c] + (S[c] - Z[i][c]) * DECAY(i);
-#elif defined state_after
-            Z[i][c] = S[c];
-#elif defined factor_state_after
-            Z[i][c] = S[c] * DECAY(i);
-#endif
-        }
-    }
-#ifdef last_state
-    for (int i = 0; i < N; i++)
-        memcpy(Z[i], S, sizeof S);
-#endif
-#ifdef forward_R
-    for (int i = 0; i < N; i++) {
-        for (int c = 0; c < D * M; c++)
-            R[c] *= DECAY(i);
-#else
-    for (int i = N - 1; i >= 0; i--) {
-#endif
-#ifdef too_early
-        for (int c = 0; c < D * M; c++)
-            R[c] *= DECAY(i);
-#elif defined own_output
-        memset(R, 0, sizeof R);
-#elif defined later_outputs
-    dl[i] = dot(Z[i], R, D * M);
-#endif
-        add_outer_product(R, q + i * D, g + i * M, D, M);
-#ifndef later_outputs
-        dl[i] = dot(Z[i], R, D * M);
-#endif
-#if !defined undecayed_R && !defined undecayed && !defined undecayed_but_i &&                      \
-    !defined too_early && !defined forward_R
-        for (int c = 0; c < D * M; c++)
-            R[c] *= DECAY(i);
-#endif
-    }
-#ifdef unknown
-    dl[0] += 1;
-#endif
+    const bool sums =
+        is("telescoped") || is("terms") || is("minus") || is("shifted") || is("from_the_first");
+    if (is("loop_end"))
+        dl[N] = 0;
+    (sums ? telescoped : by_states)(dl, q, k, v, g, l, N - is("short_loop"), D, M);
 }
-#endif

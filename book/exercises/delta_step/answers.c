@@ -1,116 +1,59 @@
-/* Answers to exercise 10.1, compiled with -Dright, -Dno_old, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 10.1 */
 #include "exercise.h"
+#include "../answer.h"
 
-#include <stddef.h>
-
-static Real answer(const Real *S, const Real *x, int m, int D, int M)
+/* Element m of S^T x; where it is flipped, of S read as M rows of D elements */
+static Real answer(const Real *S, const Real *x, int m, int D, int M, bool flipped)
 {
     Real sum = 0;
     for (int d = 0; d < D; d++)
-#ifdef all_indices
-        sum += S[m * D + d] * x[d];
-#else
-        sum += S[d * M + m] * x[d];
-#endif
+        sum += S[flipped ? m * D + d : d * M + m] * x[d];
     return sum;
 }
 
-/* The old answer */
-static Real old_answer(const Real *S, const Real *k, const Real *q, int m, int D, int M)
+/* u_m from v_m, the old answer and |k|^2 */
+static Real correction(Real v, Real old, Real beta, Real squares)
 {
-#ifdef at_query
-    return answer(S, q, m, D, M);
-#elif defined other_indices
-    Real sum = 0;
+    return is("no_old")        ? v
+           : is("sum_beta")    ? beta * v
+           : is("no_beta")     ? v - old
+           : is("beta_of_v")   ? beta * v - old
+           : is("beta_of_old") ? v - beta * old
+           : is("beta_twice")  ? beta * beta * (v - old)
+           : is("sign")        ? beta * (old - v)
+           : is("divided")     ? beta * (v - old) / squares
+                               : beta * (v - old);
+}
+
+static void update(Real *S, const Real *k, const Real *v, const Real *u, Real beta, int D, int M)
+{
     for (int d = 0; d < D; d++)
-        sum += S[m * D + d] * k[d];
-    return sum;
-#else
-    (void)q;
-    return answer(S, k, m, D, M);
-#endif
-}
-
-static Real squares(const Real *k, int D)
-{
-    Real sum = 0;
-    for (int d = 0; d < D; d++)
-        sum += k[d] * k[d];
-    return sum;
-}
-
-/* u_m from the old answer */
-static Real correction(Real v, Real old, Real beta, const Real *k, int D)
-{
-    const Real length = squares(k, D);
-    (void)length;
-#ifdef no_old
-    return v;
-#elif defined sum_beta
-    return beta * v;
-#elif defined no_beta
-    return v - old;
-#elif defined beta_of_v
-    return beta * v - old;
-#elif defined beta_of_old
-    return v - beta * old;
-#elif defined sign
-    return beta * (old - v);
-#elif defined divided
-    return beta * (v - old) / length;
-#else
-    return beta * (v - old);
-#endif
+        for (int m = 0; m < M; m++) {
+            Real *S_dm = &S[is("all_indices") ? m * D + d : d * M + m];
+            const Real late = correction(v[m], answer(S, k, m, D, M, false), beta, 1);
+            *S_dm = (is("lost")    ? 0
+                     : is("moved") ? (1 - beta) * *S_dm
+                                   : *S_dm) +
+                    k[d] * (is("late") ? late : u[m]) + is("unknown");
+        }
 }
 
 void delta_step(Real *out, Real *S, const Real *k, const Real *v, const Real *q, Real beta, int D,
                 int M)
 {
-#ifdef crash
-    *(volatile Real *)NULL = 0;
-#endif
-    Real u[MAX_M];
-    for (int m = 0; m < M; m++)
-        u[m] = correction(v[m], old_answer(S, k, q, m, D, M), beta, k, D);
-    (void)u;
-#ifdef early
-    for (int m = 0; m < M; m++)
-        out[m] = answer(S, q, m, D, M);
-#endif
-#ifdef loop_end
-    M++;
-#endif
-#ifndef unchanged
-    for (int d = 0; d < D; d++)
-        for (int m = 0; m < M; m++)
-#ifdef late
-            S[d * M + m] += k[d] * correction(v[m], answer(S, k, m, D, M), beta, k, D);
-#elif defined all_indices
-            S[m * D + d] += k[d] * u[m];
-#elif defined beta_twice
-            S[d * M + m] += beta * k[d] * u[m];
-#elif defined lost
-            S[d * M + m] = k[d] * u[m];
-#elif defined moved
-            S[d * M + m] = (1 - beta) * S[d * M + m] + k[d] * u[m];
-#elif defined unknown
-            S[d * M + m] += k[d] * u[m] + 1;
-#else
-            S[d * M + m] += k[d] * u[m];
-#endif
-#endif
-#ifdef no_out
-    return;
-#endif
-#ifndef early
-    for (int m = 0; m < M; m++)
-#ifdef asks_key
-        out[m] = answer(S, k, m, D, M);
-#elif defined added
-        out[m] += answer(S, q, m, D, M);
-#else
-        out[m] = answer(S, q, m, D, M);
-#endif
-#endif
+    const bool flipped = is("all_indices");
+    Real u[MAX_M + 1], early[MAX_M + 1];
+    if (is("crash"))
+        write_to_null();
+    for (int m = 0; m < M; m++) {
+        const Real old = answer(S, is("at_query") ? q : k, m, D, M, flipped || is("other_indices"));
+        u[m] = correction(v[m], old, beta, answer(k, k, 0, D, 1, false));
+        early[m] = answer(S, q, m, D, M, false);
+    }
+    if (!is("unchanged"))
+        update(S, k, v, u, beta, D, M);
+    for (int m = 0; m < M + is("loop_end") && !is("no_out"); m++)
+        out[m] = is("early")      ? early[m]
+                 : is("asks_key") ? answer(S, k, m, D, M, false)
+                                  : answer(S, q, m, D, M, flipped) + (is("added") ? out[m] : 0);
 }

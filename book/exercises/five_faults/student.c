@@ -30,4 +30,4 @@ void look(void)
     /* your lines, as: check(0, (const Real[]){ 1, 2 }, 2); */
 }
 
-const Fault faults[FUNCTIONS] = { UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN };
+Fault faults[FUNCTIONS] = { UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN };

@@ -5,7 +5,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { X, DX, D }; /* D: the right gradient */
@@ -85,15 +84,12 @@ static void make(Case *c, int index)
         dx[0] = d[0] + 5 * fabs(d[top]);
         dx[n - 2] = NAN;
         dx[n - 1] = d[n - 1] + 0.01;
-        error = -1; /* stands for NaN */
+        error = NAN;
     }
     case_right(c, 0, &error, 1, 1);
 }
 
 /* ------------------------------------------------------------------ mistakes known by the calls */
-static char sentence[200];
-#define SAY(...) snprintf(sentence, sizeof sentence, __VA_ARGS__)
-
 /* What differences with this h are off by */
 static double difference_error(const Case *c, double h)
 {
@@ -122,32 +118,31 @@ static void judge_calls(const Case *c, const Real *x)
     }
     const double h = record.h;
     if (record.calls == 0)
-        SAY("f is never called: the body is still empty");
+        say("f is never called: the body is still empty");
     else if (record.other_size)
-        SAY("f is called with n = %d, expected %d", record.other_size, n);
+        say("f is called with n = %d, expected %d", record.other_size, n);
     else if (h == 0)
-        SAY("each call of f gets the same x: add h to x[j] before one, subtract it before the "
+        say("each call of f gets the same x: add h to x[j] before one, subtract it before the "
             "other, and take an h that changes x[j]");
     else if (record.together == n && changed < 0)
-        SAY("all elements move in one call: move x[j] alone, or the difference is the sum of all "
+        say("all elements move in one call: move x[j] alone, or the difference is the sum of all "
             "derivatives");
     else if (record.together > 1 || changed >= 0)
-        SAY("x[%d] is not restored after its differences: the next ones are taken at another x",
+        say("x[%d] is not restored after its differences: the next ones are taken at another x",
             record.together > 1 ? record.kept : changed);
     else if (!record.moved[1])
-        SAY("only x[0] is moved: visit all n elements");
+        say("only x[0] is moved: visit all n elements");
     else if (unmoved < n)
-        SAY("x[%d] is never moved: visit all n elements", unmoved);
+        say("x[%d] is never moved: visit all n elements", unmoved);
     else if (!record.right || !record.left)
-        SAY("f is called on one side of x alone: the error of such a difference is near h |f''| / "
+        say("f is called on one side of x alone: the error of such a difference is near h |f''| / "
             "2, not h^2 |f'''| / 6");
     else if (h < 1e-7)
-        SAY("h = %.0e is too small: the rounding error of these differences, epsilon |f| / h, is "
-            "up "
-            "to %.0e",
+        say("h = %.0e is too small: the rounding error of these differences, epsilon |f| / h, is "
+            "up to %.0e",
             h, DBL_EPSILON * fabs(f(c->in[X], n)) / h);
     else if (h > 3e-4)
-        SAY("h = %.0e is too large: the truncation error of these differences, h^2 |f'''| / 6, is "
+        say("h = %.0e is too large: the truncation error of these differences, h^2 |f'''| / 6, is "
             "up to %.0e",
             h, difference_error(c, h));
 }
@@ -163,12 +158,12 @@ static void judge_nan(const Case *c, double result)
     }
     const double scale = largest(c->in[D], c->size[0]);
     if (fabs(result - after / scale) < 1e-6)
-        SAY("a NaN is found, and a later element replaces it: once the error is NaN, keep it");
+        say("a NaN is found, and a later element replaces it: once the error is NaN, keep it");
     else if (fabs(result - all / scale) < 1e-6)
-        SAY("dx has a NaN, and it passes: all comparisons with NaN are false, and fmax ignores "
+        say("dx has a NaN, and it passes: all comparisons with NaN are false, and fmax ignores "
             "it. Test for it by isnan");
     else
-        SAY("dx has a NaN, and the result is %.3g, expected NaN", result);
+        say("dx has a NaN, and the result is %.3g, expected NaN", result);
 }
 
 static bool near(double a, double b)
@@ -184,26 +179,19 @@ static void student(const Case *c, const Gradient *out)
     memset(&record, 0, sizeof record);
     record.start = c->in[X];
     record.size = c->size[0];
-    sentence[0] = 0;
     const double result = gradient_error(f, x, c->size[0], dx), h = record.h;
     judge_calls(c, x);
     const double ratio = largest(dx, c->size[0]) / largest(c->in[D], c->size[0]);
-    if (!sentence[0] && isnan(c->in[DX][c->size[0] - 2])) {
+    if (isnan(c->in[DX][c->size[0] - 2])) {
         if (!isnan(result))
             judge_nan(c, result);
-    } else if (!sentence[0] && isnan(result))
-        SAY("the result is NaN, and no element of dx is: check what it is divided by");
-    else if (!sentence[0] && near(result * h * h, ratio))
-        SAY("/ 2 * h divides by 2 and multiplies by h: write / (2 * h)");
-    else if (!sentence[0] && near(result * 2 * h, ratio))
-        SAY("the two values of f are subtracted, and not divided by their distance, 2 h");
-    out[0].data[0] = sentence[0] ? -2 : isnan(result) ? -1 : result;
-}
-
-static void judged(const Case *c, const Gradient *out)
-{
-    (void)c;
-    out[0].data[0] = -2;
+    } else if (isnan(result))
+        say("the result is NaN, and no element of dx is: check what it is divided by");
+    else if (near(result * h * h, ratio))
+        say("/ 2 * h divides by 2 and multiplies by h: write / (2 * h)");
+    else if (near(result * 2 * h, ratio))
+        say("the two values of f are subtracted, and not divided by their distance, 2 h");
+    out[0].data[0] = result;
 }
 
 /* ----------------------------------------------------------------- mistakes known by the result */
@@ -258,7 +246,6 @@ int main(void)
         .make = make,
         .student = student,
         .mistakes = {
-            { judged, sentence },
             { divided_by_h, "the differences are twice the derivatives: x + h and x - h are 2 h "
                             "apart" },
             { without_signs, "a gradient of the wrong sign passes: compare the numbers, not their "

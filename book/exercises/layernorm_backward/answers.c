@@ -1,72 +1,42 @@
-/* Answers to exercise 6.1, compiled with -Dright, -Dplus, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 6.1 */
 #include "exercise.h"
+#include "../answer.h"
 
-#ifdef sums
-#define COUNT 1
-#elif defined unbiased
-#define COUNT (C - 1)
-#elif defined all_rows
-#define COUNT (R * C)
-#else
-#define COUNT C
-#endif
+/* The right dx by another formula: one projection after the other */
+static Real projected(const Real *h, const Real *n, Real r, Real h_bar, int i, int C)
+{
+    Real along = 0;
+    for (int c = 0; c < C; c++)
+        along += (h[c] - h_bar) * n[c] / C;
+    return r * (h[i] - h_bar - along * n[i]);
+}
 
 void layernorm_backward(Gradient dx, const Real *h, const Real *n, const Real *r, int R, int C)
 {
-    Real sum_h = 0, sum_hn = 0;
-#ifdef all_rows
-    for (int i = 0; i < R * C; i++) {
-        sum_h += h[i];
-        sum_hn += h[i] * n[i];
-    }
-#endif
+    const bool all = is("all_rows");
+    const int count = is("sums") ? 1 : is("unbiased") ? C - 1 : all ? R * C : C;
     for (int row = 0; row < R; row++) {
-#if !defined kept && !defined all_rows
-        sum_h = sum_hn = 0;
-#endif
-#ifndef all_rows
-        for (int i = row * C; i < (row + 1) * C; i++) {
+        Real sum_h = 0, sum_hn = 0;
+        const int begin = row * C, end = begin + C, first = is("kept") || all ? 0 : begin;
+        for (int i = first; i < (all ? R * C : end); i++) {
             sum_h += h[i];
             sum_hn += h[i] * n[i];
         }
-#endif
-        const Real h_bar = sum_h / COUNT, hn_bar = sum_hn / COUNT;
-        for (int i = row * C; i < (row + 1) * C; i++)
-#ifdef both_constant
-            gradient_add(dx, i, r[row] * h[i]);
-#elif defined integer_division
-            gradient_add(dx, i, r[row] * (h[i] - 1 / C * sum_h - n[i] * (1 / C) * sum_hn));
-#elif defined mean_constant
-            gradient_add(dx, i, r[row] * (h[i] - n[i] * hn_bar));
-#elif defined variance_constant
-            gradient_add(dx, i, r[row] * (h[i] - h_bar));
-#elif defined unbiased_variance
-            gradient_add(dx, i, r[row] * (h[i] - h_bar - n[i] * sum_hn / (C - 1)));
-#elif defined without_r
-            gradient_add(dx, i, h[i] - h_bar - n[i] * hn_bar);
-#elif defined mean_of_h
-            gradient_add(dx, i, r[row] * (h[i] - h_bar - n[i] * h_bar));
-#elif defined without_n
-            gradient_add(dx, i, r[row] * (h[i] - h_bar - hn_bar));
-#elif defined plus
-            gradient_add(dx, i, r[row] * (h[i] - h_bar + n[i] * hn_bar));
-#elif defined negative
-            gradient_add(dx, i, r[row] * (h_bar + n[i] * hn_bar - h[i]));
-#elif defined first_r
-            gradient_add(dx, i, *r * (h[i] - h_bar - n[i] * hn_bar));
-#elif defined stores
-            dx.data[i] = r[row] * (h[i] - h_bar - n[i] * hn_bar);
-#elif defined one_after_the_other /* one after the other: the same */
-        {
-            const Real rest = h[i] - h_bar;
-            Real along = 0;
-            for (int c = row * C; c < (row + 1) * C; c++)
-                along += (h[c] - h_bar) * n[c] / C;
-            gradient_add(dx, i, r[row] * (rest - along * n[i]));
-        }
-#else
-            gradient_add(dx, i, r[row] * (h[i] - h_bar - n[i] * hn_bar));
-#endif
+        const Real h_bar = sum_h / count, hn_bar = sum_hn / count, r_1 = r[is("first_r") ? 0 : row];
+        for (int i = begin; i < end; i++)
+            add(dx, i,
+                is("both_constant")       ? r_1 * h[i]
+                : is("integer_division")  ? r_1 * (h[i] - 1 / C * sum_h - n[i] * (1 / C) * sum_hn)
+                : is("mean_constant")     ? r_1 * (h[i] - n[i] * hn_bar)
+                : is("variance_constant") ? r_1 * (h[i] - h_bar)
+                : is("unbiased_variance") ? r_1 * (h[i] - h_bar - n[i] * sum_hn / (C - 1))
+                : is("without_r")         ? h[i] - h_bar - n[i] * hn_bar
+                : is("mean_of_h")         ? r_1 * (h[i] - h_bar - n[i] * h_bar)
+                : is("without_n")         ? r_1 * (h[i] - h_bar - hn_bar)
+                : is("plus")              ? r_1 * (h[i] - h_bar + n[i] * hn_bar)
+                : is("negative")          ? r_1 * (h_bar + n[i] * hn_bar - h[i])
+                : is("one_after_the_other")
+                    ? projected(h + begin, n + begin, r_1, h_bar, i - begin, C)
+                    : r_1 * (h[i] - h_bar - n[i] * hn_bar));
     }
 }

@@ -1,8 +1,6 @@
-/* Answers to exercise 9.2, compiled with -Dright, -Dpast, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 9.2 */
 #include "exercise.h"
-
-#include <string.h>
+#include "../answer.h"
 
 static Real dot(const Real *x, const Real *y, int count)
 {
@@ -12,30 +10,25 @@ static Real dot(const Real *x, const Real *y, int count)
     return sum;
 }
 
-#ifdef stores
-#define add(i, value) dk.data[i] = value
-#elif defined adds_always
-#define add(i, value) dk.data[i] += value
-#else
-#define add(i, value) gradient_add(dk, i, value)
-#endif
-
-#ifdef slow
-void linear_attention_dkey(Gradient dk, const Real *q, const Real *k, const Real *v, const Real *g,
-                           const Real *out, const Real *den, int N, int D, int M)
+/* Sums over all pairs: right in O(N^2), or with den or out of the wrong position */
+static void by_pairs(Gradient dk, const Real *q, const Real *k, const Real *v, const Real *g,
+                     const Real *out, const Real *den, int N, int D, int M)
 {
+    const bool den_of_j = is("den_of_j"), out_of_j = is("out_of_j");
     for (int j = 0; j < N; j++)
         for (int d = 0; d < D; d++) {
             Real db = 0;
-            for (int i = j; i < N; i++)
-                db += (dot(g + i * M, v + j * M, M) - dot(g + i * M, out + i * M, M)) / den[i] *
+            for (int i = j; i < N; i++) {
+                const Real own = dot(g + i * M, out + (out_of_j ? j : i) * M, M);
+                db += (dot(g + i * M, v + j * M, M) - own) / den[den_of_j ? j : i] *
                       phi(q[i * D + d]);
-            add(j * D + d, db * fmin(1, phi(k[j * D + d])));
+            }
+            add(dk, j * D + d, db * fmin(1, phi(k[j * D + d])));
         }
 }
-#elif defined dquery
-void linear_attention_dkey(Gradient dk, const Real *q, const Real *k, const Real *v, const Real *g,
-                           const Real *out, const Real *den, int N, int D, int M)
+
+static void dquery(Gradient dq, const Real *q, const Real *k, const Real *v, const Real *g,
+                   const Real *out, const Real *den, int N, int D, int M)
 {
     Real S[MAX_D][MAX_M + 1] = { { 0 } };
     for (int i = 0; i < N; i++)
@@ -45,104 +38,72 @@ void linear_attention_dkey(Gradient dk, const Real *q, const Real *k, const Real
                 S[d][m] += b * v[i * M + m];
             S[d][M] += b;
             const Real da = dot(S[d], g + i * M, M) - S[d][M] * dot(g + i * M, out + i * M, M);
-            add(i * D + d, da / den[i] * fmin(1, phi(q[i * D + d])));
+            add(dq, i * D + d, da / den[i] * fmin(1, phi(q[i * D + d])));
         }
 }
-#else
+
+static Real dden_of(const Real *g, const Real *out, const Real *v, Real den, int M)
+{
+    static const Real ones[MAX_M] = { 1, 1, 1, 1 };
+    return is("no_dden")                          ? 0
+           : is("dden_sign")                      ? dot(g, out, M) / den
+           : is("no_den") || is("dden_undivided") ? -dot(g, out, M)
+           : is("dden_twice")                     ? -dot(g, out, M) / den / den
+           : is("sum_of_dnum")                    ? dot(g, ones, M) / den
+           : is("with_values")                    ? -dot(g, v, M) / den
+                                                  : -dot(g, out, M) / den;
+}
+
 /* R <- R + phi(q_i) dnum~_i^T */
 static void state_add(Real R[MAX_D][MAX_M + 1], const Real *q, const Real *g, const Real *out,
                       const Real *v, Real den, int D, int M)
 {
-    Real divisor = den, dden = -dot(g, out, M) / den;
-#ifdef no_dden
-    dden = 0;
-#elif defined dden_sign
-    dden = -dden;
-#elif defined no_den
-    divisor = 1;
-    dden *= den;
-#elif defined dnum_undivided
-    divisor = 1;
-#elif defined dden_undivided
-    dden *= den;
-#elif defined dden_twice
-    dden /= den;
-#elif defined sum_of_dnum
-    dden = 0;
-    for (int m = 0; m < M; m++)
-        dden += g[m] / den;
-#elif defined with_values
-    dden = -dot(g, v, M) / den;
-#endif
+    const Real divisor = is("no_den") || is("dnum_undivided") ? 1 : den;
     for (int d = 0; d < D; d++) {
-#ifdef no_phi
-        const Real a = q[d];
-#else
-        const Real a = phi(q[d]);
-#endif
+        const Real a = is("no_phi") ? q[d] : phi(q[d]);
         for (int m = 0; m < M; m++)
             R[d][m] += a * g[m] / divisor;
-        R[d][M] += a * dden;
+        R[d][M] += a * dden_of(g, out, v, den, M);
+    }
+}
+
+static Real derivative(Real k, Real q)
+{
+    return is("no_derivative") ? 1
+           : is("phi_itself")  ? phi(k)
+           : is("of_value")    ? k > 0
+           : is("of_query")    ? fmin(1, phi(q))
+           : is("negative")    ? -fmin(1, phi(k))
+           : is("unknown")     ? 3 * fmin(1, phi(k))
+                               : fmin(1, phi(k));
+}
+
+static void by_states(Gradient dk, const Real *q, const Real *k, const Real *v, const Real *g,
+                      const Real *out, const Real *den, int N, int D, int M)
+{
+    const bool past = is("past"), all = is("all"), own = is("own"), too_late = is("too_late");
+    Real R[MAX_D][MAX_M + 1] = { { 0 } };
+    for (int i = 0; i < N && all; i++)
+        state_add(R, q + i * D, g + i * M, out + i * M, v + i * M, den[i], D, M);
+    for (int n = is("loop_end") ? -1 : 0; n < N - is("short_loop"); n++) {
+        const int j = past ? n : N - 1 - n;
+        if (own)
+            memset(R, 0, sizeof R);
+        if (!too_late && !all)
+            state_add(R, q + j * D, g + j * M, out + j * M, v + j * M, den[j], D, M);
+        for (int d = 0; d < D; d++) {
+            const Real of_values = is("dden_alone") ? 0 : dot(R[d], v + j * M, M);
+            const Real db = of_values + R[d][M];
+            add(dk, j * D + d, db * derivative(k[j * D + d], q[j * D + d]));
+        }
+        if (too_late)
+            state_add(R, q + j * D, g + j * M, out + j * M, v + j * M, den[j], D, M);
     }
 }
 
 void linear_attention_dkey(Gradient dk, const Real *q, const Real *k, const Real *v, const Real *g,
                            const Real *out, const Real *den, int N, int D, int M)
 {
-    Real R[MAX_D][MAX_M + 1] = { { 0 } };
-#ifdef all
-    for (int i = 0; i < N; i++)
-        state_add(R, q + i * D, g + i * M, out + i * M, v + i * M, den[i], D, M);
-#endif
-#ifdef loop_end
-    for (int j = N; j >= 0; j--) {
-#elif defined short_loop
-    for (int j = N - 1; j > 0; j--) {
-#elif defined past
-    for (int j = 0; j < N; j++) {
-#else
-    for (int j = N - 1; j >= 0; j--) {
-#endif
-#ifdef own
-        memset(R, 0, sizeof R);
-#endif
-#if !defined too_late && !defined all
-        state_add(R, q + j * D, g + j * M, out + j * M, v + j * M, den[j], D, M);
-#endif
-        for (int d = 0; d < D; d++) {
-            const Real b = phi(k[j * D + d]);
-            Real db = dot(R[d], v + j * M, M) + R[d][M], derivative = fmin(1, b);
-#ifdef dden_alone
-            db = R[d][M];
-#elif defined den_of_j || defined out_of_j
-            db = 0;
-            for (int i = j; i < N; i++) {
-#ifdef den_of_j
-                const Real own = dot(g + i * M, out + i * M, M), divisor = den[j];
-#else
-                const Real own = dot(g + i * M, out + j * M, M), divisor = den[i];
-#endif
-                db += phi(q[i * D + d]) * (dot(g + i * M, v + j * M, M) - own) / divisor;
-            }
-#endif
-#ifdef no_derivative
-            derivative = 1;
-#elif defined phi_itself
-            derivative = b;
-#elif defined of_value
-            derivative = k[j * D + d] > 0;
-#elif defined of_query
-            derivative = fmin(1, phi(q[j * D + d]));
-#elif defined negative
-        derivative = -derivative;
-#elif defined unknown
-        db += 1;
-#endif
-            add(j * D + d, db * derivative);
-        }
-#ifdef too_late
-        state_add(R, q + j * D, g + j * M, out + j * M, v + j * M, den[j], D, M);
-#endif
-    }
+    const bool pairs = is("slow") || is("den_of_j") || is("out_of_j");
+    (pairs ? by_pairs : is("dquery") ? dquery : by_states)(dk, q, k, v, g, out, den, N, D, M);
 }
-#endif

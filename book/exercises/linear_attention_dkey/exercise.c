@@ -48,26 +48,10 @@ static void run(int n)
     free(dk);
 }
 
-static void slow(const Case *c, const Gradient *out)
-{
-    for (int i = 0; i < c->size[0] * c->size[1]; i++)
-        out[0].data[i] = 1e6;
-}
-
-static bool is_right(const Case *c, const Gradient *out)
-{
-    for (int i = 0; i < c->size[0] * c->size[1]; i++)
-        if (!(fabs(out[0].data[i] - c->right[0][i]) < 1e-9))
-            return false;
-    return true;
-}
-
 static void student(const Case *c, const Gradient *out)
 {
     linear_attention_dkey(out[0], c->in[Q], c->in[K], c->in[V], c->in[G], c->in[OUT], c->in[DEN],
                           c->size[0], c->size[1], c->size[2]);
-    if (c->size[0] == 7 && !out[0].accumulate && is_right(c, out) && takes_quadratic_time(run))
-        slow(c, out);
 }
 
 static Real dot(const Real *x, const Real *y, int count)
@@ -151,9 +135,10 @@ int main(void)
         .outputs = { "dk" },
         .make = make,
         .student = student,
+        .run = run,
+        .slow = "the numbers are right, but the time grows with N^2: carry the sum over i along "
+                "in a state, from the last position to the first",
         .mistakes = {
-            { slow, "the numbers are right, but the time grows with N^2: carry the sum over i "
-                    "along in a state, from the last position to the first" },
             { past, "the sum is over i <= j, the past: k_j is used by the positions i >= j, so "
                     "scan from the last position to the first" },
             { all, "the sum is over all i: positions i < j do not use k_j" },

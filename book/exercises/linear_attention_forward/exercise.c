@@ -37,26 +37,10 @@ static void run(int n)
     free(out);
 }
 
-static void slow(const Case *c, const Gradient *out)
-{
-    for (int i = 0; i < c->size[0] * c->size[2]; i++)
-        out[0].data[i] = 1e6;
-}
-
-static bool is_right(const Case *c, const Gradient *out)
-{
-    for (int i = 0; i < c->size[0] * c->size[2]; i++)
-        if (!(fabs(out[0].data[i] - c->right[0][i]) < 1e-9))
-            return false;
-    return true;
-}
-
 static void student(const Case *c, const Gradient *out)
 {
     linear_attention_forward(out[0].data, c->in[Q], c->in[K], c->in[V], c->size[0], c->size[1],
                              c->size[2], EPS);
-    if (c->size[0] == 7 && is_right(c, out) && takes_quadratic_time(run))
-        slow(c, out);
 }
 
 typedef Real Map(Real x);
@@ -143,9 +127,10 @@ int main(void)
         .fills = true,
         .make = make,
         .student = student,
+        .run = run,
+        .slow = "the numbers are right, but the time grows with N^2: carry the sums over j along "
+                "in a state",
         .mistakes = {
-            { slow, "the numbers are right, but the time grows with N^2: carry the sums over j "
-                    "along in a state" },
             { too_late, "position i does not attend to itself: add phi(k_i) v_i^T to the state "
                         "before you read it, since the sum is over j <= i" },
             { future, "all positions are in the sum, the future too: read the state as soon as "

@@ -3,8 +3,6 @@
 #include "exercise.h"
 #include "../grade.h"
 
-#include <string.h>
-
 enum { X, W, B, G };
 
 static void make(Case *c, int index)
@@ -26,36 +24,19 @@ static void make(Case *c, int index)
     tape_free(tape);
 }
 
-typedef void Backward(Real *dx, Real *dw, Real *db, const Real *g, const Real *x, const Real *w,
-                      int R, int I, int O);
-
-/* out = what the function adds to results that hold something already. An element that it leaves is
- * a sum of no terms, unless it leaves all of that result. */
-static void run(const Case *c, const Gradient *out, Backward *backward)
-{
-    static Real held[OUTPUTS][ELEMENTS];
-    for (int k = 0; k < 3; k++)
-        memcpy(held[k], out[k].data, (size_t)(c->rows[k] * c->columns[k]) * sizeof(Real));
-    backward(out[0].data, out[1].data, out[2].data, c->in[G], c->in[X], c->in[W], c->size[0],
-             c->size[1], c->size[2]);
-    for (int k = 0; k < 3; k++) {
-        const int n = c->rows[k] * c->columns[k];
-        if (memcmp(held[k], out[k].data, (size_t)n * sizeof(Real)) != 0)
-            for (int i = 0; i < n; i++)
-                out[k].data[i] -= held[k][i];
-    }
-}
-
 static void student(const Case *c, const Gradient *out)
 {
-    run(c, out, linear_backward);
+    linear_backward(out[0].data, out[1].data, out[2].data, c->in[G], c->in[X], c->in[W], c->size[0],
+                    c->size[1], c->size[2]);
 }
 
 /* For all r, o and i: dx_ri `add` dx_value, dw_at `add` dw_value; for i = 0: db_o `add` db_value */
 #define LOOPS(name, add, dx_value, dw_at, dw_value, db_at, db_value)                               \
-    static void name##_backward(Real *dx, Real *dw, Real *db, const Real *g, const Real *x,        \
-                                const Real *w, int R, int I, int O)                                \
+    static void name(const Case *c, const Gradient *out)                                           \
     {                                                                                              \
+        const int R = c->size[0], I = c->size[1], O = c->size[2];                                  \
+        const Real *g = c->in[G], *x = c->in[X], *w = c->in[W];                                    \
+        Real *dx = out[0].data, *dw = out[1].data, *db = out[2].data;                              \
         for (int r = 0; r < R; r++)                                                                \
             for (int o = 0; o < O; o++)                                                            \
                 for (int i = 0; i < I; i++) {                                                      \
@@ -64,10 +45,6 @@ static void student(const Case *c, const Gradient *out)
                     if (i == 0)                                                                    \
                         db[db_at] add db_value;                                                    \
                 }                                                                                  \
-    }                                                                                              \
-    static void name(const Case *c, const Gradient *out)                                           \
-    {                                                                                              \
-        run(c, out, name##_backward);                                                              \
     }
 #define G_RO g[r * O + o]
 #define X_RI x[r * I + i]
@@ -84,20 +61,12 @@ LOOPS(no_upstream, +=, 0 * G_RO + W_OI, W_AT, X_RI, o, 1)
 LOOPS(db_counts, +=, G_RO *W_OI, W_AT, G_RO *X_RI, o, 1)
 LOOPS(last_term, =, G_RO *W_OI, W_AT, G_RO *X_RI, o, G_RO)
 
-/* Sums that are right, stored */
-static void replaces(const Case *c, const Gradient *out)
-{
-    for (int k = 0; k < 3; k++)
-        for (int i = 0; i < c->rows[k] * c->columns[k]; i++)
-            out[k].data[i] = c->right[k][i] - out[k].data[i];
-}
-
 int main(void)
 {
     return grade(&(Exercise){
         .name = "linear_backward",
         .outputs = { "dx", "dw", "db" },
-        .fills = true, /* by run */
+        .adds = true,
         .make = make,
         .student = student,
         .mistakes = {
@@ -119,8 +88,6 @@ int main(void)
             { db_counts, "db counts the rows: each use of b_o contributes 1 times g_ro" },
             { last_term, "= where += is needed: each element is used several times, and = keeps "
                          "the last use alone" },
-            { replaces, "the sums are right, but they replace what dx, dw and db held: add them, "
-                        "by +=" },
         },
     });
 }

@@ -1,96 +1,63 @@
-/* Answers to exercise 8.1, compiled with -Dright, -Dl_kept, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 8.1 */
 #include "exercise.h"
+#include "../answer.h"
 
 #include <math.h>
-#include <stddef.h>
+
+static Real power_of(Real s, Real old_m, Real top)
+{
+    return is("old_m")                           ? exp(s - old_m)
+           : is("without_m") || is("no_maximum") ? exp(s)
+           : is("overflow")                      ? exp(s + 2000) / exp(top + 2000)
+                                                 : exp(s - top);
+}
+
+static void scale(Real *l, Real *o, Real of_l, Real of_o, int M)
+{
+    *l *= of_l;
+    for (int c = 0; c < M; c++)
+        o[c] *= of_o;
+}
 
 void online_softmax(Real *m, Real *l, Real *o, const Real *s, const Real *v, int T, int M)
 {
-#ifdef crash
-    *(volatile Real *)NULL = 0;
-#elif defined loop_end
-    o[M] = 0;
-#endif
-#ifdef last_tile
-    Real top = -INFINITY;
-#elif defined from_zero
-    Real top = *m > 0 ? *m : 0;
-#else
-    Real top = *m;
-#endif
+    if (is("crash"))
+        write_to_null();
+    if (is("loop_end"))
+        o[M] = 0;
+    Real top = is("last_tile") ? -INFINITY : is("from_zero") ? fmax(*m, 0) : *m;
     for (int j = 0; j < T; j++)
         top = fmax(top, s[j]);
-#if !defined unguarded && !defined overflow
-    if (top == -INFINITY)
+    if (top == -INFINITY && !is("unguarded") && !is("overflow"))
         return;
-#endif
-#ifdef early
-    *m = top;
-#endif
-#ifdef upside_down
-    const Real factor = exp(top - *m);
-#else
-    const Real factor = exp(*m - top);
-#endif
-#ifdef mean
-    for (int c = 0; c < M; c++)
-        o[c] *= *l;
-#endif
-#ifdef stored
-    *l = 0;
-#elif !defined l_kept && !defined both_kept && !defined after && !defined no_maximum
-    *l *= factor;
-#endif
-    for (int c = 0; c < M; c++)
-#ifdef stored
-        o[c] = 0;
-#elif defined o_kept || defined both_kept || defined after || defined no_maximum
-        ;
-#else
-        o[c] *= factor;
-#endif
-#ifdef one_less
-    T--;
-#endif
-    for (int j = 0; j < T; j++) {
-#ifdef old_m
-        const Real power = exp(s[j] - *m);
-#elif defined without_m || defined no_maximum
-        const Real power = exp(s[j]);
-#elif defined overflow
-        const Real power = exp(s[j] + 2000) / exp(top + 2000);
-#else
-            const Real power = exp(s[j] - top);
-#endif
-#ifdef each_score
-        if (j > 0) {
-            *l *= factor;
-            for (int c = 0; c < M; c++)
-                o[c] *= factor;
-        }
-#endif
+    if (is("early"))
+        *m = top;
+    const Real factor = is("upside_down") ? exp(top - *m) : exp(*m - top);
+    const bool kept = is("both_kept") || is("after") || is("no_maximum");
+    scale(l, o, 1, is("mean") ? *l : 1, M);
+    scale(l, o,
+          is("stored")           ? 0
+          : kept || is("l_kept") ? 1
+                                 : factor,
+          is("stored")           ? 0
+          : kept || is("o_kept") ? 1
+                                 : factor,
+          M);
+    for (int j = 0; j < T - is("one_less"); j++) {
+        const Real power = power_of(s[j], *m, top);
+        if (is("each_score") && j > 0)
+            scale(l, o, factor, factor, M);
         *l += power;
         for (int c = 0; c < M; c++)
-#ifdef no_power
-            o[c] += v[j * M + c];
-#elif defined transposed
-            o[c] += power * v[c * T + j];
-#elif defined unknown
-            o[c] += power * v[j * M + c] / 2;
-#else
-                o[c] += power * v[j * M + c];
-#endif
+            o[c] += (is("no_power")  ? 1
+                     : is("unknown") ? power / 2
+                                     : power) *
+                    v[is("transposed") ? c * T + j : j * M + c];
     }
-#ifdef after
-    *l *= factor;
-    for (int c = 0; c < M; c++)
-        o[c] *= factor;
-#elif defined divided || defined mean
-    for (int c = 0; c < M; c++)
-        o[c] /= *l;
-#endif
-#if !defined m_kept && !defined no_maximum
-    *m = top;
-#endif
+    if (is("after"))
+        scale(l, o, factor, factor, M);
+    else if (is("divided") || is("mean"))
+        scale(l, o, 1, 1 / *l, M);
+    if (!is("m_kept") && !is("no_maximum"))
+        *m = top;
 }

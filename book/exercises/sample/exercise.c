@@ -87,22 +87,6 @@ static void student(const Case *c, const Gradient *out)
         out[0].data[k] = sample(c->in[LOGITS], c->size[0], temperatures[c->size[1]], c->in[U][k]);
 }
 
-#define DRAW(name, fault)                                                                          \
-    static void name(const Case *c, const Gradient *out)                                           \
-    {                                                                                              \
-        draw(c, out[0].data, fault);                                                               \
-    }
-DRAW(multiplies, MULTIPLIES)
-DRAW(no_temperature, NO_TEMPERATURE)
-DRAW(unnormalized, UNNORMALIZED)
-DRAW(each_alone, EACH_ALONE)
-DRAW(too_late, TOO_LATE)
-DRAW(last_missing, LAST_MISSING)
-DRAW(from_last, FROM_LAST)
-DRAW(inclusive, INCLUSIVE)
-DRAW(uniform, UNIFORM)
-DRAW(always_largest, LARGEST)
-
 static void last_replaced(const Case *c, const Gradient *out)
 {
     draw(c, out[0].data, RIGHT);
@@ -150,6 +134,11 @@ static void overflow_to_nothing(const Case *c, const Gradient *out)
     "e^1000 overflows, and infinity by infinity is NaN, for which each comparison is false: "      \
     "subtract the largest logit first"
 
+static void faulty(const Case *c, const Gradient *out)
+{
+    draw(c, out[0].data, (Fault)c->fault);
+}
+
 int main(void)
 {
     return grade(&(Exercise){
@@ -160,28 +149,31 @@ int main(void)
         .student = student,
         .mistakes = {
             { empty, "the result is always 0: the body is still empty" },
-            { multiplies, "the logits are multiplied by the temperature: divide, so that a high "
-                          "one levels the probabilities" },
-            { no_temperature, "the temperature has no effect: divide the logits by it, before e^x; "
-                              "a factor of all e^x cancels" },
-            { unnormalized, "e^x is compared without the sum of all: divide by it, or multiply u "
-                            "by it" },
-            { each_alone, "u is compared with each p_c alone: compare it with the sum so far, of "
-                          "which each class has the part p_c" },
-            { too_late, "the class after the right one: add p_c before you compare" },
             { from_1, "the classes are counted from 1: the first is 0" },
-            { last_missing, "the last class is left out: the loops end at n" },
-            { last_replaced, "the last class is never drawn: where no earlier sum exceeds u, it is "
-                             "n - 1" },
-            { from_last, "the sum begins with the last class: the probabilities are right, but "
-                         "begin with class 0" },
-            { uniform, "all classes are equally probable: the logits have no effect" },
-            { always_largest, "always the largest logit: this is the limit for temperature 0; let "
-                              "u decide" },
-            { inclusive, "a class of probability 0 is drawn when u is 0: compare by >, not >=" },
+            { last_replaced, "the last class is never drawn: where no earlier sum exceeds u, it "
+                             "is n - 1" },
             { overflow_to_first, OVERFLOW },
             { overflow_to_last, OVERFLOW },
             { overflow_to_nothing, OVERFLOW },
+        },
+        .faulty = faulty,
+        .faults = {
+            [MULTIPLIES] = "the logits are multiplied by the temperature: divide, so that a high "
+                           "one levels the probabilities",
+            [NO_TEMPERATURE] = "the temperature has no effect: divide the logits by it, before "
+                               "e^x; a factor of all e^x cancels",
+            [UNNORMALIZED] = "e^x is compared without the sum of all: divide by it, or multiply u "
+                             "by it",
+            [EACH_ALONE] = "u is compared with each p_c alone: compare it with the sum so far, of "
+                           "which each class has the part p_c",
+            [TOO_LATE] = "the class after the right one: add p_c before you compare",
+            [LAST_MISSING] = "the last class is left out: the loops end at n",
+            [FROM_LAST] = "the sum begins with the last class: the probabilities are right, but "
+                          "begin with class 0",
+            [UNIFORM] = "all classes are equally probable: the logits have no effect",
+            [LARGEST] = "always the largest logit: this is the limit for temperature 0; let u "
+                        "decide",
+            [INCLUSIVE] = "a class of probability 0 is drawn when u is 0: compare by >, not >=",
         },
     });
 }

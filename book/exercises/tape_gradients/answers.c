@@ -1,60 +1,35 @@
-/* Answers to exercise 1.1, compiled with -Dright, -Dstores, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 1.1 */
 #include "exercise.h"
+#include "../answer.h"
 
-#include <math.h>
-
-#ifdef stores
-#define add(i, number) gradient[i] = number
-#else
-#define add(i, number) gradient[i] += number
-#endif
+static void contribute(Real *gradient, int i, Real value)
+{
+    gradient[i] = is("stores") ? value : gradient[i] + value;
+}
 
 void tape_gradients(Real *gradient, const Entry *entries, const Real *value, int count)
 {
-#ifndef no_clearing
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count && !is("no_clearing"); i++)
         gradient[i] = 0;
-#endif
-#ifndef no_start
-    gradient[count - 1] = 1;
-#endif
-#ifdef forward
-    for (int i = 0; i < count; i++) {
-#else
-    for (int i = count - 1; i >= 0; i--) {
-#endif
+    if (!is("no_start"))
+        gradient[count - 1] = 1;
+    for (int n = 0; n < count; n++) {
+        const int i = is("forward") ? n : count - 1 - n, a = entries[i].a, b = entries[i].b;
         const Real g = gradient[i];
-        const int a = entries[i].a, b = entries[i].b;
         switch (entries[i].operation) {
         case '+':
-            add(a, g);
-#ifndef one_operand
-            add(b, g);
-#endif
+            contribute(gradient, a, g);
+            contribute(gradient, b, g);
             break;
         case '*':
-#ifdef own_factor
-            add(a, g * value[a]);
-            add(b, g * value[b]);
-#elif defined one_factor
-            add(a, g * value[b]);
-            if (a != b)
-                add(b, g * value[a]);
-#else
-        add(a, g * value[b]);
-        add(b, g * value[a]);
-#endif
+            contribute(gradient, a, g * value[is("own_factor") ? a : b]);
+            if (!is("one_factor") || a != b)
+                contribute(gradient, b, g * value[is("own_factor") ? b : a]);
             break;
         case 'e':
-#ifdef input_of_exp
-            add(a, g * value[a]);
-#else
-            add(a, g * value[i]);
-#endif
-#ifdef exp_twice
-            add(b, g * value[i]);
-#endif
+            contribute(gradient, a, g * value[is("input_of_exp") ? a : i]);
+            if (is("exp_twice"))
+                contribute(gradient, b, g * value[i]);
             break;
         }
     }

@@ -78,8 +78,9 @@ static void add_to(Real *gradient, int i, double value, Fault fault)
     gradient[i] = fault == STORES ? value : gradient[i] + value;
 }
 
-static void pass(const Case *c, const Gradient *out, Fault fault)
+static void faulty(const Case *c, const Gradient *out)
 {
+    const Fault fault = (Fault)c->fault;
     const int index = c->size[0], n = counts[index];
     const Real *v = c->in[VALUE];
     Real *d = out[0].data;
@@ -103,20 +104,6 @@ static void pass(const Case *c, const Gradient *out, Fault fault)
     }
 }
 
-#define PASS(name, fault)                                                                          \
-    static void name(const Case *c, const Gradient *out)                                           \
-    {                                                                                              \
-        pass(c, out, fault);                                                                       \
-    }
-PASS(stores, STORES)
-PASS(forward, FORWARD)
-PASS(no_start, NO_START)
-PASS(no_clearing, NO_CLEARING)
-PASS(input_of_exp, INPUT_OF_EXP)
-PASS(own_factor, OWN_FACTOR)
-PASS(one_factor, ONE_FACTOR)
-PASS(exp_twice, EXP_TWICE)
-
 int main(void)
 {
     return grade(&(Exercise){
@@ -125,20 +112,21 @@ int main(void)
         .fills = true,
         .make = make,
         .student = student,
-        .mistakes = {
-            { stores, "= where += is needed: an entry that is read twice gets the sum of both "
-                      "contributions" },
-            { forward, "the entries are visited from the first to the last: when an entry is "
-                       "visited, its own gradient must be complete" },
-            { no_start, "all gradients are 0: the derivative of L by itself is 1, and the pass "
-                        "begins with it" },
-            { no_clearing, "gradient holds old numbers at first, and += adds to them: set all to 0 "
-                           "before the pass" },
-            { input_of_exp, "the derivative of e^a by a is e^a, the value of the entry itself, not "
-                            "a" },
-            { own_factor, "the derivative of a b by a is b, the other factor" },
-            { exp_twice, "e^a reads a once, so it contributes once, not to a and to b" },
-            { one_factor, "in x x both operands are the same entry: each factor contributes" },
+        .faulty = faulty,
+        .faults = {
+            [STORES] = "= where += is needed: an entry that is read twice gets the sum of both "
+                       "contributions",
+            [FORWARD] = "the entries are visited from the first to the last: when an entry is "
+                        "visited, its own gradient must be complete",
+            [NO_START] = "all gradients are 0: the derivative of L by itself is 1, and the pass "
+                         "begins with it",
+            [NO_CLEARING] = "gradient holds old numbers at first, and += adds to them: set all to "
+                            "0 before the pass",
+            [INPUT_OF_EXP] = "the derivative of e^a by a is e^a, the value of the entry itself, "
+                             "not a",
+            [OWN_FACTOR] = "the derivative of a b by a is b, the other factor",
+            [EXP_TWICE] = "e^a reads a once, so it contributes once, not to a and to b",
+            [ONE_FACTOR] = "in x x both operands are the same entry: each factor contributes",
         },
     });
 }

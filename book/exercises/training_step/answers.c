@@ -1,76 +1,52 @@
-/* Answers to exercise 12.1, compiled with -Dright, -Dunscaled, ...; expected.txt has the grader's
- * sentences. */
+/* Answers to exercise 12.1 */
 #include "exercise.h"
+#include "../answer.h"
 
-#if defined unscaled || defined sum_returned || defined updates_each_sum
-#define SCALE 1.0
-#else
-#define SCALE (1.0 / m->batches)
-#endif
+/* The backward pass of small batch i; returns what it adds to the result. */
+static double pass(Model *m, int i)
+{
+    const bool scales =
+        !is("unscaled") && !is("sum_returned") && !is("updates_each_sum") && !is("first_alone");
+    Tensor *loss = tensor_keep(loss_of(m, is("repeats") ? 0 : i));
+    if (is("clears"))
+        params_zero_gradients(m->params);
+    tape_backward(m->tape, scales ? op_scale(m->tape, loss, 1.0 / m->batches) : loss);
+    if (is("reset_early"))
+        tape_reset(m->tape);
+    const double value = tensor_item(loss);
+    if (!is("no_reset"))
+        tape_reset(m->tape);
+    return is("sum_returned") || is("total_loss") || is("last_loss") || is("first_alone")
+               ? value
+               : value / m->batches;
+}
 
 double training_step(Model *m)
 {
+    const bool updates_each = is("updates_each") || is("updates_each_sum");
+    const int batches = is("first_alone") ? 1 : m->batches + is("too_many");
     double loss = 0;
-#ifdef step_first
-    optim_step(m->optimizer);
-#endif
-#ifndef evaluates
-    tape_set_training(m->tape, true);
-#endif
-#ifdef first_alone
-    for (int i = 0; i < 1; i++) {
-        Tensor *scaled = loss_of(m, i);
-#elif defined too_many
-    for (int i = 0; i <= m->batches; i++) {
-        Tensor *scaled = op_scale(m->tape, loss_of(m, i), SCALE);
-#elif defined repeats
-    for (int i = 0; i < m->batches; i++) {
-        Tensor *scaled = op_scale(m->tape, loss_of(m, 0), SCALE);
-#else
-    for (int i = 0; i < m->batches; i++) {
-        Tensor *scaled = op_scale(m->tape, loss_of(m, i), SCALE);
-#endif
-#ifdef clears
-        params_zero_gradients(m->params);
-#endif
-        tape_backward(m->tape, scaled);
-#ifdef reset_early
-        tape_reset(m->tape);
-#endif
-#if defined last_loss || defined scaled_loss
-        loss = 0;
-#endif
-#if defined total_loss || defined last_loss
-        loss += tensor_item(scaled) * m->batches;
-#elif defined unscaled || defined updates_each_sum
-        loss += tensor_item(scaled) / m->batches;
-#else
-        loss += tensor_item(scaled);
-#endif
-#ifndef no_reset
-        tape_reset(m->tape);
-#endif
-#if defined clips_each_pass || defined updates_each || defined updates_each_sum
-        params_clip_gradients(m->params, m->max_norm);
-#endif
-#if defined updates_each || defined updates_each_sum
+    if (is("step_first"))
         optim_step(m->optimizer);
-#endif
+    if (!is("evaluates"))
+        tape_set_training(m->tape, true);
+    for (int i = 0; i < batches; i++) {
+        const double part = pass(m, i);
+        loss = is("last_loss") || is("scaled_loss") ? part : loss + part;
+        if (updates_each || is("clips_each_pass"))
+            params_clip_gradients(m->params, m->max_norm);
+        if (updates_each)
+            optim_step(m->optimizer);
     }
-#ifdef clips_after
-    optim_step(m->optimizer);
-#endif
-#ifdef clips_each_weight
-    params_clip_each_gradient(m->params, m->max_norm);
-#elif !defined no_clipping && !defined clips_each_pass && !defined updates_each &&                 \
-    !defined updates_each_sum
-    params_clip_gradients(m->params, m->max_norm);
-#endif
-#if !defined no_update && !defined updates_each && !defined updates_each_sum
-    optim_step(m->optimizer);
-#endif
-#ifdef twice
-    optim_step(m->optimizer);
-#endif
+    if (is("clips_after"))
+        optim_step(m->optimizer);
+    if (is("clips_each_weight"))
+        params_clip_each_gradient(m->params, m->max_norm);
+    else if (!is("no_clipping") && !is("clips_each_pass") && !updates_each)
+        params_clip_gradients(m->params, m->max_norm);
+    if (!is("no_update") && !updates_each)
+        optim_step(m->optimizer);
+    if (is("twice"))
+        optim_step(m->optimizer);
     return loss;
 }

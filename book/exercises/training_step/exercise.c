@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <setjmp.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { X, Y, STEPS = 3, MAX_BATCHES = 3, ROWS = 4, IN = 3, HIDDEN = 4, OUT = 2 };
@@ -32,16 +31,15 @@ Tensor *loss_of(Model *model, int i)
 
 /* ------------------------------------------------------------------------------ running a step */
 static jmp_buf after_error;
-static char refusal[300];
 
 static void catch_error(const char *sentence, void *context)
 {
     (void)context;
-    snprintf(refusal, sizeof refusal, "the library refuses it: %s", sentence);
+    say("the library refuses it: %s", sentence);
     longjmp(after_error, 1);
 }
 
-/* The results of three steps. An error leaves its sentence in refusal, and marks the results. */
+/* The results of three steps */
 static void run(const Case *c, Step *step, Real *weights, Real *losses)
 {
     Device *device = device_open("plain");
@@ -54,7 +52,6 @@ static void run(const Case *c, Step *step, Real *weights, Real *losses)
     model.optimizer = optim_sgd(model.params, optim_sgd_config(0.5));
     inputs = c->in[X];
     targets = c->in[Y];
-    refusal[0] = '\0';
     tapegrad_on_error(catch_error, NULL);
     if (!setjmp(after_error))
         for (int t = 0; t < STEPS; t++) {
@@ -68,37 +65,16 @@ static void run(const Case *c, Step *step, Real *weights, Real *losses)
         for (int64_t i = 0; i < tensor_count(weight); i++)
             weights[n++] = values[weight->data - values + i];
     }
-    if (refusal[0])
-        weights[0] = 1e6;
     tape_free(model.tape);
     optim_free(model.optimizer);
     params_free(model.params);
 }
 
 enum { COUNT = HIDDEN * IN + HIDDEN + OUT * HIDDEN + OUT };
-static const Real REFUSED = 1e6;
-
-static void results_of(const Case *c, const Gradient *out, Step *step)
-{
-    run(c, step, out[WEIGHTS].data, out[LOSSES].data);
-    for (int i = 0; i < COUNT && refusal[0]; i++)
-        out[WEIGHTS].data[i] = REFUSED;
-    for (int t = 0; t < STEPS && refusal[0]; t++)
-        out[LOSSES].data[t] = REFUSED;
-}
 
 static void student(const Case *c, const Gradient *out)
 {
-    results_of(c, out, training_step);
-}
-
-static void refused(const Case *c, const Gradient *out)
-{
-    for (int i = 0; i < COUNT; i++)
-        out[WEIGHTS].data[i] = REFUSED;
-    for (int t = 0; t < STEPS; t++)
-        out[LOSSES].data[t] = REFUSED;
-    (void)c;
+    run(c, training_step, out[WEIGHTS].data, out[LOSSES].data);
 }
 
 /* --------------------------------------------------------- the right step, and wrong ones */
@@ -157,29 +133,6 @@ static double faulty_step(Model *m)
                                                           : total / batches;
 }
 
-#define STEP(name, its_fault)                                                                      \
-    static void name(const Case *c, const Gradient *out)                                           \
-    {                                                                                              \
-        fault = its_fault;                                                                         \
-        results_of(c, out, faulty_step);                                                           \
-    }
-STEP(empty, EMPTY)
-STEP(no_update, NO_UPDATE)
-STEP(evaluates, EVALUATES)
-STEP(sum, SUM)
-STEP(sum_returned, SUM_RETURNED)
-STEP(updates_each, UPDATES_EACH)
-STEP(updates_each_sum, UPDATES_EACH_SUM)
-STEP(clips_each_pass, CLIPS_EACH_PASS)
-STEP(clips_each_weight, CLIPS_EACH_WEIGHT)
-STEP(no_clipping, NO_CLIPPING)
-STEP(clears, CLEARS)
-STEP(first_alone, FIRST_ALONE)
-STEP(repeats, REPEATS)
-STEP(last_loss, LAST_LOSS)
-STEP(total_loss, TOTAL_LOSS)
-STEP(scaled_loss, SCALED_LOSS)
-
 /* The norm of the gradients exceeds max_norm in the second case, not in the first. */
 static void make(Case *c, int index)
 {
@@ -195,6 +148,12 @@ static void make(Case *c, int index)
     case_right(c, LOSSES, losses, 1, STEPS);
 }
 
+static void faulty(const Case *c, const Gradient *out)
+{
+    fault = (Fault)c->fault;
+    run(c, faulty_step, out[WEIGHTS].data, out[LOSSES].data);
+}
+
 int main(void)
 {
     return grade(&(Exercise){
@@ -203,36 +162,36 @@ int main(void)
         .fills = true,
         .make = make,
         .student = student,
-        .mistakes = {
-            { refused, refusal },
-            { empty, "no weight has changed, and the loss is 0: the body is still empty" },
-            { no_update, "no weight has changed: optim_step moves them" },
-            { evaluates, "dropout is off, as the evaluation before left it: switch it on by "
-                         "tape_set_training" },
-            { sum, "the gradients are those of the sum of the losses, expected of their mean: "
-                   "scale each loss by 1 / batches before its backward pass" },
-            { sum_returned, "the gradients and the result are those of the sum of the losses, "
-                            "expected of their mean: scale each loss by 1 / batches" },
-            { updates_each, "optim_step runs after each small batch: the next one then meets other "
-                            "weights. Let the gradients add up, and update once" },
-            { updates_each_sum, "optim_step runs after each small batch: the next one then meets "
-                                "other weights. Let the gradients add up, and update once" },
-            { clips_each_pass, "the gradients are clipped after each pass: only the complete sum "
-                               "has the norm that counts, so clip after the loop" },
-            { clips_each_weight, "each weight's gradient is clipped by itself, which turns the "
-                                 "direction: params_clip_gradients takes the norm of all" },
-            { no_clipping, "the gradients are not clipped: params_clip_gradients belongs before "
-                           "optim_step" },
-            { clears, "the gradients are cleared before each pass, and only the last batch counts: "
-                      "optim_step clears them, once per step" },
-            { first_alone, "only small batch 0 is used: visit all batches" },
-            { repeats, "each pass takes small batch 0: pass i to loss_of" },
-            { last_loss, "the weights are right, and the result is the loss of the last small "
-                         "batch: return the mean of all" },
-            { total_loss, "the weights are right, and the result is the sum of the losses: return "
-                          "their mean" },
-            { scaled_loss, "the weights are right, and the result is the last scaled loss: add "
-                           "up all of them" },
+        .faulty = faulty,
+        .faults = {
+            [EMPTY] = "no weight has changed, and the loss is 0: the body is still empty",
+            [NO_UPDATE] = "no weight has changed: optim_step moves them",
+            [EVALUATES] = "dropout is off, as the evaluation before left it: switch it on by "
+                          "tape_set_training",
+            [SUM] = "the gradients are those of the sum of the losses, expected of their mean: "
+                    "scale each loss by 1 / batches before its backward pass",
+            [SUM_RETURNED] = "the gradients and the result are those of the sum of the losses, "
+                             "expected of their mean: scale each loss by 1 / batches",
+            [UPDATES_EACH] = "optim_step runs after each small batch: the next one then meets "
+                             "other weights. Let the gradients add up, and update once",
+            [UPDATES_EACH_SUM] = "optim_step runs after each small batch: the next one then meets "
+                                 "other weights. Let the gradients add up, and update once",
+            [CLIPS_EACH_PASS] = "the gradients are clipped after each pass: only the complete sum "
+                                "has the norm that counts, so clip after the loop",
+            [CLIPS_EACH_WEIGHT] = "each weight's gradient is clipped by itself, which turns the "
+                                  "direction: params_clip_gradients takes the norm of all",
+            [NO_CLIPPING] = "the gradients are not clipped: params_clip_gradients belongs before "
+                            "optim_step",
+            [CLEARS] = "the gradients are cleared before each pass, and only the last batch "
+                       "counts: optim_step clears them, once per step",
+            [FIRST_ALONE] = "only small batch 0 is used: visit all batches",
+            [REPEATS] = "each pass takes small batch 0: pass i to loss_of",
+            [LAST_LOSS] = "the weights are right, and the result is the loss of the last small "
+                          "batch: return the mean of all",
+            [TOTAL_LOSS] = "the weights are right, and the result is the sum of the losses: "
+                           "return their mean",
+            [SCALED_LOSS] = "the weights are right, and the result is the last scaled loss: add "
+                            "up all of them",
         },
     });
 }
