@@ -25,20 +25,15 @@ $(foreach chapter,$(CHAPTERS) $(APPENDIX),$(eval $(MODULE)/$(chapter).txt: $(wil
 
 PANDOC = pandoc --mathml --no-highlight --fail-if-warnings -t html5 --template book/page/chapter.html \
          --lua-filter book/page/book.lua -M chapters="$(CHAPTERS)" -M copy=$(BOOK)/copy.txt
-# Of MathML, HTML needs neither each formula again as TeX, a quarter of a page, nor the name space.
-SHORTER = sed -zE 's,<annotation[^>]*>[^<]*</annotation>,,g; s,</?semantics>,,g; s,<math (display="inline" )?,<math ,g; \
-    s, ?xmlns="[^"]*MathML",,g'
 PAGE   := book/page/chapter.html book/page/links.html book/page/book.lua
 $(patsubst %,$(BOOK)/%.html,$(CHAPTERS) $(APPENDIX)): $(BOOK)/%.html: book/%/page.md $(MODULE)/%.txt $(PAGE) $(TREE)
 	@mkdir -p $(@D)
 	@echo "  page $<"
-	@$(PANDOC) -M name=$* -M output=$(MODULE)/$*.txt $< -o $(MODULE)/$(@F)
-	@$(SHORTER) $(MODULE)/$(@F) >$@
+	@$(PANDOC) -M name=$* -M output=$(MODULE)/$*.txt $< -o $@
 $(BOOK)/linear_attention.html: book/page/copy.html $(BOOK)/copy.txt
 $(BOOK)/index.html: book/index.md book/page/copy.html $(BOOK)/copy.txt $(PAGE)
 	@echo "  page $<"
-	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $(MODULE)/$(@F)
-	@$(SHORTER) $(MODULE)/$(@F) >$@
+	@$(PANDOC) -M name=index -M output=$(BOOK)/copy.txt $< -o $@
 $(BOOK)/book.js: book/page/page.js book/page/try.js
 	@mkdir -p $(@D)
 	@cat $^ >$@

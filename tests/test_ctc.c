@@ -213,6 +213,35 @@ TEST(infinite_and_large_logits)
     tape_free(tape);
 }
 
+/* Three of the six paths begin with the blank, three with the symbol. */
+TEST(equal_sums_of_blanks_and_symbols_are_not_infeasible)
+{
+    const int32_t target = 1;
+    const Real zeros[9] = { 0 };
+    begin();
+    Tensor *logits = tape_variable(tape, zeros, shape(1, 3, 3));
+    Tensor *loss = op_ctc(tape, logits, tape_input_i32(tape, &target, shape(1, 1)),
+                          (CtcOptions){ .ignore_infeasible = true });
+    tape_backward(tape, tensor_keep(loss));
+    ck_assert_double_eq_tol(tensor_item(loss), -log(6. / 27), TOLERANCE);
+    const Real *gradient = test_values(tensor_gradient(logits));
+    ck_assert_double_eq_tol((double)gradient[0], 1. / 3 - 0.5, TOLERANCE);
+    ck_assert_double_eq_tol((double)gradient[2], 1. / 3, TOLERANCE);
+    tape_free(tape);
+}
+
+/* The only path says one symbol directly after the other; its probability underflows. */
+TEST(a_path_without_blanks_may_be_improbable)
+{
+    begin();
+    const Real values[] = { 1000, 0, 0, 0, 0, 0 };
+    const int32_t targets[] = { 1, 2 };
+    Tensor *loss = op_ctc(tape, tape_input(tape, values, shape(1, 2, 3)),
+                          tape_input_i32(tape, targets, shape(1, 2)), (CtcOptions){ NULL });
+    ck_assert_double_le(fabs(tensor_item(loss) / (1000 + log(3.0)) - 1), TOLERANCE);
+    tape_free(tape);
+}
+
 TEST(misuse_raises)
 {
     begin();

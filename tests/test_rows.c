@@ -486,6 +486,40 @@ TEST(mixtures_of_large_logits)
     tape_free(tape);
 }
 
+/* Operation number `index` of two operands, of which those whose bit is set are cast to bf16, and
+ * the others Real: its result as Real */
+static const Real *result_of_dtypes(int index, int bf16)
+{
+    Tensor *x[2];
+    for (int i = 0; i < 2; i++) {
+        x[i] = variable((uint64_t)i + 1, shape(3, 5));
+        if (bf16 >> i & 1)
+            x[i] = op_cast(tape, x[i], TENSOR_BF16);
+    }
+    Tensor *out = index == 0   ? op_add(tape, x[0], x[1])
+                  : index == 1 ? op_where(tape, variable(4, shape(5)), x[0], x[1])
+                  : index == 2 ? op_mean_squared_error(tape, x[0], x[1])
+                               : op_residual_layernorm(tape, x[0], x[1], 0, variable(5, shape(5)),
+                                                       variable(6, shape(5)), 1e-5);
+    const Real *result = test_values(op_cast(tape, out, TENSOR_REAL));
+    tape_reset(tape);
+    return result;
+}
+
+TEST(operands_of_two_dtypes_become_bf16)
+{
+    if (!test_has_bf16())
+        return;
+    begin();
+    tape_set_precision(tape, PRECISION_BF16);
+    for (int operation = 0; operation < 4; operation++) {
+        const Real *expected = result_of_dtypes(operation, 3);
+        for (int bf16 = 1; bf16 < 3; bf16++)
+            assert_identical(result_of_dtypes(operation, bf16), expected, operation == 2 ? 1 : 15);
+    }
+    tape_free(tape);
+}
+
 /* -------------------------------------------------------------------------------------- dropout */
 /* Element i is dropped where the i-th number of random_uniform is below p, and divided by 1 - p
  * elsewhere; n elements take ceil(n / 4) Philox counters. test_random has the distribution. */

@@ -146,6 +146,7 @@ picture('forms', (place, figure) => {
         times = null;
         start.disabled = true;
         start.textContent = 'Measuring ...';
+        sentence.textContent = 'Each form is measured several times at each length. Of its times, the shortest counts.';
         try {
             const bytes = await unpackModule();
             worker = startWorker(measureForms);

@@ -35,13 +35,14 @@ picture('norms', place => {
     function draw() {
         const n = vector(1, angle), x = times(length, n), g = vector(1, g_angle);
         const inward = dot(g, n), tangent = sum(g, times(-inward, n)), dx = times(1 / length, tangent);
+        const same = Math.hypot(...sum(sum(n, g), times(-1, x))) < 0.2; // the tips
         const [x0, y0] = CENTER;
         svg.replaceChildren(
             element('path', { class: 'grid', d: `M0 ${y0}H340M${x0} 0V300` }),
             element('circle', { cx: x0, cy: y0, r: UNIT, style: 'stroke: var(--soft); fill: none' }),
-            arrow([0, 0], x, 'x', 'var(--soft)'),
+            arrow([0, 0], x, same ? 'x, g' : 'x', 'var(--soft)'),
             arrow(n, tangent, '', 'var(--plus)', '4 4'),
-            arrow(n, g, 'g', 'var(--plus)'),
+            arrow(n, g, same ? '' : 'g', 'var(--plus)'),
             arrow(x, dx, 'dx', 'var(--accent)'),
             element('circle', { cx: on_screen(n)[0], cy: on_screen(n)[1], r: 4, style: 'fill: var(--ink)' }),
             element('text', { x: on_screen(times(0.8, n))[0], y: on_screen(times(0.8, n))[1] + 14,

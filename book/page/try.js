@@ -260,7 +260,7 @@
         },
         cross_entropy: {
             about: 'One of N rows: p = softmax(x), and y is 1 at the target and 0 elsewhere. ' +
-                'L is the mean of -ln p_t over the N rows. Write dx = dL/dx of this row.',
+                'L is the mean of −ln p_t over the N rows. Write dx = dL/dx of this row.',
             names: ['p', 'y', 'N', 'x'],
             constants: (size, start) => ({ y: one_hot(size, start % size), N: 5 - start }),
             outputs: x => ({ p: softmax(x) }),

@@ -4,8 +4,10 @@
 picture('tape', (place, figure) => {
     const NAMES = ['x', 'y = e^x', 'L = x y'];
     let x = 1, visited = 0; // how many entries the pass has visited, from the last one on
-    const graph = element('svg', { viewBox: '0 0 460 130', 'aria-hidden': 'true', class: 'graph' });
-    const table = element('table', { class: 'numbers' }), sentence = element('p', { 'aria-live': 'polite' });
+    const graph = element('svg', { viewBox: '0 0 330 124', 'aria-hidden': 'true', class: 'graph',
+        style: 'max-width: 32rem' });
+    const table = element('table', { class: 'numbers' });
+    const sentence = element('p', { 'aria-live': 'polite', style: 'min-height: 3em' });
     const back = button('Visit the next entry', () => step(1));
     const again = button('Start again', () => step(-visited));
 
@@ -38,13 +40,15 @@ picture('tape', (place, figure) => {
     }
     // Boxes of x, y and L, and an arrow from each entry to what reads it, with its contribution.
     function drawGraph() {
-        const at = [[60, 90], [230, 30], [400, 90]], arrows = [[0, 1, 'dL/dy e^x'], [1, 2, 'x'], [0, 2, 'y']];
-        graph.replaceChildren(...arrows.map(([from, to, contribution]) => {
+        const at = [[42, 100], [165, 22], [288, 100]];
+        const arrows = [[0, 1, 'dL/dy e^x', 'end'], [1, 2, 'x', 'start'], [0, 2, 'y', 'middle']];
+        const beside = { start: 3, middle: 0, end: -3 };
+        graph.replaceChildren(...arrows.map(([from, to, contribution, anchor]) => {
             const [x1, y1] = at[from], [x2, y2] = at[to], isDone = 2 - visited < to;
             return element('g', { class: isDone ? 'done' : '' },
                 element('path', { class: 'arrow', d: `M${x1 + 38} ${y1}L${x2 - 40} ${y2}` }),
                 element('circle', { class: 'head', cx: x2 - 40, cy: y2, r: 3 }),
-                element('text', { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 8, 'text-anchor': 'middle' },
+                element('text', { x: (x1 + x2) / 2 + beside[anchor], y: (y1 + y2) / 2 - 6, 'text-anchor': anchor },
                     isDone ? contribution : ''));
         }), ...NAMES.map((name, i) => element('g', { class: 2 - visited === i ? 'now' : '' },
             element('rect', { x: at[i][0] - 38, y: at[i][1] - 16, width: 76, height: 32, rx: 5 }),
@@ -68,6 +72,7 @@ picture('tape', (place, figure) => {
         sentence.textContent = SENTENCES[visited]({ values, gradients });
     }
     place.append(controls(back, again, slider('x', { min: -2, max: 2, step: 0.1, value: 1, text: v => v.toFixed(1) },
-        value => { x = value; draw(); })), graph, table, sentence);
+        value => { x = value; draw(); })), graph,
+        element('div', { class: 'scroll' }, table), sentence);
     draw();
 });

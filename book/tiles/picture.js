@@ -10,7 +10,7 @@ picture('tiles', place => {
         return Math.round(10 * wave) / 10;
     }));
     let size = 3, row = N - 1, visited = 0; // visited: how many tiles of this row's tiles
-    const sentence = element('p', { id: 'tiles-text', 'aria-live': 'polite', style: 'min-height: 7.5em' });
+    const sentence = element('p', { id: 'tiles-text', 'aria-live': 'polite', style: 'min-height: 6em' });
     const svg = element('svg', { viewBox: `0 0 ${WIDTH} ${L_TOP + 22}`, role: 'img', 'aria-labelledby': 'tiles-text',
                                  style: 'max-width: 27rem; margin: 0 auto' });
 
