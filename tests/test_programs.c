@@ -437,23 +437,126 @@ TEST(signals_save_and_end_with_their_status)
     }
 }
 
+/* Whether progress lines, which begin with a carriage return, wrap on a terminal of 80 columns. */
+static bool wraps(const char *text)
+{
+    int column = 0;
+    bool progress = false, wrap = true, wrapped = false;
+    for (; *text; text++) {
+        if (*text == '\r' || *text == '\n') {
+            progress = *text == '\r' && text[1] != '\n';
+            column = 0;
+        } else if (*text == '\033') {
+            wrap = strncmp(text, "\033[?7l", 5) && (wrap || !strncmp(text, "\033[?7h", 5));
+            text += strcspn(text, "hlK");
+        } else {
+            wrapped |= ++column > 80 && wrap && progress;
+        }
+    }
+    return wrapped || !wrap;
+}
+
+TEST(progress_is_one_line_of_a_terminal)
+{
+    without_emulation();
+    char path[128];
+    snprintf(path, sizeof path, "%s/terminal", directory);
+    EACH_PROGRAM(program) {
+        const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        ck_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+        ck_assert_int_eq(symlink(ptsname(terminal), path), 0);
+        const pid_t child = start("terminal", RUN "%s --steps 6", RUN_OF(program), program->model);
+        size_t length = 0; /* at the end read fails */
+        for (ssize_t got; (got = read(terminal, output + length, sizeof output - 1 - length)) > 0;)
+            length += (size_t)got;
+        output[length] = 0;
+        int status;
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(status == 0 && !wraps(output), "%s", output);
+        assert_says("step 6/6  0:00 left  ");
+        ck_assert_int_eq(unlink(path), 0);
+        close(terminal);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------- plots */
 
+static void write_file(const char *name, const char *text, mode_t mode)
+{
+    char path[160];
+    FILE *file = create(name);
+    fputs(text, file);
+    ck_assert_int_eq(fclose(file), 0);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    ck_assert_int_eq(chmod(path, mode), 0);
+}
+
+/* The user's settings change no picture. */
 TEST(plot_is_an_svg)
 {
     without_emulation();
     if (!draws())
         return;
+    write_file(".gnuplot", "exit status 3\n", 0600);
+    setenv("HOME", directory, 1);
     EACH_PROGRAM(program) {
         assert_trains(program, "", "--steps 3 --plot \"@/it's.svg\"");
         assert_file_says("it's.svg", "<svg", program->title, program->curve, "</svg>");
     }
 }
 
+/* gnuplot would take the name for a command. */
+TEST(name_of_a_plot_is_no_command)
+{
+    static const char name[] = "|cat >test_programs.svg";
+    without_emulation();
+    if (!draws())
+        return;
+    assert_trains(&programs[0], "", "--steps 3 --plot '|cat >test_programs.svg'");
+    ck_assert_int_eq(unlink(name), 0);
+    ck_assert_int_ne(unlink("test_programs.svg"), 0);
+}
+
+TEST(curve_without_points_is_omitted)
+{
+    without_emulation();
+    if (!draws())
+        return;
+    EACH_PROGRAM(program) {
+        assert_trains(program, "", "--steps 1 --plot @/run.svg");
+        assert_file_says("run.svg", "<svg", program->title, "</svg>");
+        ck_assert_msg(!strstr(output, "warning"), "%s", output);
+    }
+}
+
+/* A gnuplot that fails, and one whose picture is not whole, as on a full disk. */
+TEST(a_plot_that_fails_keeps_the_results_and_the_older_plot)
+{
+    static const char *const gnuplots[] = { "#!/bin/sh\nexit 3\n", "#!/bin/sh\necho '<svg>'\n" };
+    static const char *const reasons[] = {
+        "run.svg: gnuplot could not draw it; its error is printed above\n",
+        "run.svg: gnuplot printed 6 bytes, expected a whole picture\n"
+    };
+    without_emulation();
+    setenv("PATH", directory, 1);
+    EACH_PROGRAM(program) {
+        for (int i = 0; i < 2; i++) {
+            write_file("gnuplot", gnuplots[i], 0700);
+            write_file("run.svg", "<svg>older</svg>", 0600);
+            ck_assert_int_eq(run(RUN "%s --steps 3 --save @/run --plot @/run.svg", RUN_OF(program),
+                                 program->model),
+                             1);
+            assert_says(program->printed[0]);
+            assert_says(reasons[i]);
+            assert_file_says("run.svg", "<svg>older</svg>");
+        }
+    }
+}
+
 TEST(missing_gnuplot_is_reported_before_the_training)
 {
     without_emulation();
-    setenv("PATH", directory, 1);
+    setenv("PATH", "/nowhere", 1);
     EACH_PROGRAM(program) {
         ck_assert_int_eq(run(RUN "%s --steps 3 --plot @/run.svg", RUN_OF(program), program->model),
                          1);

@@ -107,7 +107,7 @@ static ReportConfig report_config(const Run *run)
     };
 }
 
-static void finish_report(Report *report, const Run *run, int64_t steps, double test_bits)
+static bool draw_report(const Report *report, const Run *run, int64_t steps, double test_bits)
 {
     const ImagesOptions *options = run->options;
     ReportTitle title = { .drop_at = 0 };
@@ -118,7 +118,7 @@ static void finish_report(Report *report, const Run *run, int64_t steps, double 
     snprintf(title.subtitle, sizeof title.subtitle,
              "seed %lld, step %lld: %.3f bits per dimension on the test images",
              (long long)options->common.seed, (long long)steps, test_bits);
-    report_finish(report, &title);
+    return report_draw(report, &title);
 }
 
 /* Evaluates the test images if due. */
@@ -153,14 +153,14 @@ static int train(Run *run)
     Report *report = training_run(training, report_config(run));
     int64_t count = final_images(run), done = training->done, batch = run->options->common.batch;
     double test_bits = evaluate(run, count);
-    finish_report(report, run, done, test_bits);
-    report_free(report);
     double images = (double)((done - training->first + 1) * batch);
     printf("final test_bits=%.6g test_images=%lld steps=%lld epochs=%.4g seconds=%.2f "
            "images_per_second=%.2f\n",
            test_bits, (long long)count, (long long)done,
            (double)(done * batch) / (double)run->images.count, training->seconds,
            images > 0 ? images / training->seconds : 0);
+    training->failed |= !draw_report(report, run, done, test_bits);
+    report_free(report);
     return training_status(training);
 }
 

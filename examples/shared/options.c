@@ -188,7 +188,7 @@ static bool read_number(const Option *option, const char *text, void *value)
     return true;
 }
 
-/* The name may reach gnuplot, to which a newline ends a command. */
+/* Lines that name the file stay whole. */
 static bool name_ok(const Option *option, const char *name)
 {
     for (const char *c = name; *c; c++)

@@ -161,7 +161,7 @@ Report *training_run(Training *training, ReportConfig config)
     training->seconds = now() - start;
     if (training->done < training->steps && !training->enough && !stopped_by)
         stopped_by = SIGTERM; /* another rank was stopped */
-    training->failed = report_lost_log(report);
+    training->failed = !report_end(report);
     training->failed |= options->save && !save(training);
     return report;
 }
