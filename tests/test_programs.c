@@ -27,7 +27,8 @@ typedef struct Program {
     const char *resumed;       /* options of a run whose learning rate does not depend on --steps */
     const char *stopped[3];    /* options of runs that signals end */
     const char *no_data,
-        *bad_data; /* errors without --data and of --data /nowhere; NULL: no data */
+        *bad_data;       /* errors without --data and of --data /nowhere; NULL: no data */
+    const char *data[2]; /* files of --data */
 } Program;
 
 #define LAYERS "--layers 1 --heads 2 --head-dim 8 --feed-forward 16 "
@@ -67,7 +68,8 @@ static const Program programs[] = {
       .stopped = { "", "--schedule cosine", "--schedule cosine --optimizer muon --warm-up 9" },
       .no_data = "expected --data DIR, the directory of the MNIST database of handwritten digits "
                  "(LeCun, Cortes and Burges): train-images-idx3-ubyte and ",
-      .bad_data = "there is no t10k-images-idx3-ubyte, with or without .gz; " },
+      .bad_data = "there is no t10k-images-idx3-ubyte, with or without .gz; ",
+      .data = { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" } },
     { .name = "language_model",
       .command = "language_model train",
       .run = "--data @ --device cpu",
@@ -83,7 +85,8 @@ static const Program programs[] = {
       .resumed = UPDATES "schedule-free",
       .stopped = { UPDATES "adamw", UPDATES "radam", UPDATES "muon" },
       .no_data = "expected --data DIR, with train.txt or train.txt.gz, or --train FILE\n",
-      .bad_data = "there is no train.txt, with or without .gz\n" },
+      .bad_data = "there is no train.txt, with or without .gz\n",
+      .data = { "train.txt", "valid.txt" } },
     { .name = "speech",
       .command = "speech train",
       .run = "--data @ --device cpu --strings 2",
@@ -98,7 +101,8 @@ static const Program programs[] = {
       .resumed = "--attention lsh --patience 0",
       .stopped = { "", "", "" },
       .no_data = "expected --data DIR, the folder with the recordings of the Free Spoken ",
-      .bad_data = "no recordings named DIGIT_SPEAKER_INDEX.wav in it " },
+      .bad_data = "no recordings named DIGIT_SPEAKER_INDEX.wav in it ",
+      .data = { "recordings/0_a_0.wav", "recordings/5_a_45.wav" } },
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
@@ -628,6 +632,27 @@ TEST(missing_data_are_reported)
                  program->bad_data);
         ck_assert_int_eq(run("%s --data /nowhere", program->command), 1);
         assert_says(sentence);
+    }
+}
+
+/* By any option, also by another name. */
+TEST(files_of_the_data_are_not_overwritten)
+{
+    static const char *const options[] = { "--save @/%s", "--log @/%s", "--plot @/linked.svg" };
+    without_emulation();
+    EACH_PROGRAM(program) {
+        for (int i = 0; program->no_data && i < 6; i++) {
+            char option[80], data[160], linked[128];
+            snprintf(data, sizeof data, "%s/%s", directory, program->data[i / 3]);
+            snprintf(linked, sizeof linked, "%s/linked.svg", directory);
+            snprintf(option, sizeof option, options[i % 3], program->data[i / 3]);
+            ck_assert_int_eq(symlink(data, linked), 0);
+            ck_assert_int_eq(run(RUN "%s --steps 1 %s", RUN_OF(program), program->model, option),
+                             2);
+            assert_says(": expected another file than ");
+            assert_says(", which is read\n");
+            ck_assert_int_eq(unlink(linked), 0);
+        }
     }
 }
 

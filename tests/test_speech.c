@@ -429,14 +429,16 @@ static void check_part(const Corpus *corpus, Part part, int speakers, int record
     ck_assert_int_eq(corpus->part_count[part], recordings);
 }
 
+static const Given none = { .command = &speech_train_command }; /* no options */
+
 TEST(parts_are_apart)
 {
-    Corpus corpus = corpus_read(directory, false);
+    Corpus corpus = corpus_read(&none, directory, false);
     check_part(&corpus, PART_TRAINING, 3, 60);
     check_part(&corpus, PART_VALIDATION, 3, 30);
     check_part(&corpus, PART_TEST, 3, 30);
     corpus_free(&corpus);
-    corpus = corpus_read(directory, true);
+    corpus = corpus_read(&none, directory, true);
     check_part(&corpus, PART_TRAINING, 1, 30);
     check_part(&corpus, PART_VALIDATION, 1, 10);
     check_part(&corpus, PART_TEST, 2, 80);
@@ -446,7 +448,7 @@ TEST(parts_are_apart)
 /* Silence and noise between the tones have other signs than they: the power shows the digits. */
 TEST(strings_have_their_digits_and_phonemes)
 {
-    Corpus corpus = corpus_read(directory, false);
+    Corpus corpus = corpus_read(&none, directory, false);
     Random random = random_new(1, 1);
     for (int i = 0; i < 100; i++) {
         Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 1 + i % MAX_DIGITS, &random);

@@ -193,13 +193,14 @@ static Optimizer *new_optimizer(const Training *training, const ImagesOptions *o
                                               : training_muon(training->params, config);
 }
 
-static void run_start(Run *run, const ImagesOptions *options)
+static void run_start(Run *run, const ImagesOptions *options, const Given *given)
 {
-    *run = (Run){ .options = options, .test = images_read(options, false), .test_bits = NAN };
+    *run =
+        (Run){ .options = options, .test = images_read(given, options, false), .test_bits = NAN };
     snprintf(run->test_title, sizeof run->test_title, "first %lld test images",
              (long long)min_count(run->test.count, options->evaluate_images));
     if (!options->common.evaluate)
-        run->images = images_read(options, true);
+        run->images = images_read(given, options, true);
     Training *training = &run->training;
     *training =
         training_new(&images_train_command, &options->common, steps_of(options, run->images.count));
@@ -251,7 +252,7 @@ int images_train(int argc, char **argv)
     training_check_epochs(&options.common, &given);
     check_together(&options, &given);
     Run run;
-    run_start(&run, &options);
+    run_start(&run, &options, &given);
     int status = options.common.evaluate ? measure(&run) : train(&run);
     run_free(&run);
     return status;

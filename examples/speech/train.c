@@ -188,10 +188,10 @@ static Optimizer *optimizer_new(Params *params, const SpeechOptions *options)
                                            : optim_radam(params, config);
 }
 
-static void run_start(Run *run, const SpeechOptions *options)
+static void run_start(Run *run, const SpeechOptions *options, const Given *given)
 {
     *run = (Run){ .options = options,
-                  .corpus = corpus_read(options->data, !strcmp(options->split, "speaker")),
+                  .corpus = corpus_read(given, options->data, !strcmp(options->split, "speaker")),
                   .bank = filter_bank_new(),
                   .error = NAN };
     run->steps_per_epoch = steps_per_epoch(&run->corpus, options);
@@ -234,7 +234,7 @@ int speech_train(int argc, char **argv)
     speech_check_data(&options);
     options.common.eager = true; /* utterances differ in length, so a step cannot be replayed */
     Run run;
-    run_start(&run, &options);
+    run_start(&run, &options, &given);
     int status = train(&run);
     run_free(&run);
     return status;
