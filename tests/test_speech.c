@@ -161,6 +161,48 @@ TEST(bad_sound_files_are_refused)
     assert_refused("", "/: ");
 }
 
+/* The header of a file of `samples` samples, 44 bytes, then states these sizes of all and of the
+ * samples. */
+static void write_sizes(const char *name, int samples, uint32_t riff, uint32_t data)
+{
+    const double zeros[1000] = { 0 };
+    char path[160];
+    write_sound(name, plain, zeros, samples);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "r+b");
+    ck_assert_ptr_nonnull(file);
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(fseek(file, i < 4 ? 4 + i : 36 + i, SEEK_SET), 0);
+        fputc((int)((i < 4 ? riff : data) >> 8 * (i % 4) & 255), file);
+    }
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* A pipe's header states no size: ffmpeg's and sox's. Some writers state a wrong one of all. */
+TEST(samples_count_not_the_size_of_the_file)
+{
+    static const struct {
+        uint32_t riff, data;
+        bool ok;
+    } cases[] = {
+        { 0xffffffff, 0xffffffff, true },
+        { 0x7ffff024, 0x7ffff000, true },
+        { 2036 + 8, 2000, true },
+        { 2036 + 1, 2000, true },
+        { 2036, 2002, false },
+        { 0xffffffff, 0x7fffefff, false },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Wave wave;
+        Sentence sentence = { "" };
+        write_sizes("sizes.wav", 1000, cases[i].riff, cases[i].data);
+        ck_assert_msg(reads("sizes.wav", &wave, &sentence) == cases[i].ok, "%zu: %s", i,
+                      sentence.text);
+        ck_assert_int_eq(wave.count, cases[i].ok ? 1000 : 0);
+        wave_free(&wave);
+    }
+}
+
 /* A tone of all rates is the same tone after resampling, and so are its features. */
 TEST(files_of_higher_rates_are_resampled)
 {
