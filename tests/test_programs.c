@@ -29,6 +29,7 @@ typedef struct Program {
     const char *no_data,
         *bad_data;       /* errors without --data and of --data /nowhere; NULL: no data */
     const char *data[2]; /* files of --data */
+    const char *loading; /* reads the weights of a checkpoint alone */
 } Program;
 
 #define LAYERS "--layers 1 --heads 2 --head-dim 8 --feed-forward 16 "
@@ -50,7 +51,8 @@ static const Program programs[] = {
       .title = "Learning to copy: causal linear attention, 1 layers, 2 heads of 8, length 8",
       .curve = "accuracy",
       .resumed = COPY_TASK,
-      .stopped = { COPY_TASK, COPY_TASK, COPY_TASK } },
+      .stopped = { COPY_TASK, COPY_TASK, COPY_TASK },
+      .loading = "copy_task --steps 1" },
     { .name = "images",
       .command = "images train",
       .run = "--data @",
@@ -69,7 +71,8 @@ static const Program programs[] = {
       .no_data = "expected --data DIR, the directory of the MNIST database of handwritten digits "
                  "(LeCun, Cortes and Burges): train-images-idx3-ubyte and ",
       .bad_data = "there is no t10k-images-idx3-ubyte, with or without .gz; ",
-      .data = { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" } },
+      .data = { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" },
+      .loading = "images sample --plot @/a.png" },
     { .name = "language_model",
       .command = "language_model train",
       .run = "--data @ --device cpu",
@@ -86,7 +89,8 @@ static const Program programs[] = {
       .stopped = { UPDATES "adamw", UPDATES "radam", UPDATES "muon" },
       .no_data = "expected --data DIR, with train.txt or train.txt.gz, or --train FILE\n",
       .bad_data = "there is no train.txt, with or without .gz\n",
-      .data = { "train.txt", "valid.txt" } },
+      .data = { "train.txt", "valid.txt" },
+      .loading = "language_model sample" },
     { .name = "speech",
       .command = "speech train",
       .run = "--data @ --device cpu --strings 2",
@@ -102,7 +106,8 @@ static const Program programs[] = {
       .stopped = { "", "", "" },
       .no_data = "expected --data DIR, the folder with the recordings of the Free Spoken ",
       .bad_data = "no recordings named DIGIT_SPEAKER_INDEX.wav in it ",
-      .data = { "recordings/0_a_0.wav", "recordings/5_a_45.wav" } },
+      .data = { "recordings/0_a_0.wav", "recordings/5_a_45.wav" },
+      .loading = "speech recognize @/recordings/0_a_0.wav" },
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
@@ -632,6 +637,36 @@ TEST(missing_data_are_reported)
                  program->bad_data);
         ck_assert_int_eq(run("%s --data /nowhere", program->command), 1);
         assert_says(sentence);
+    }
+}
+
+/* Changes the first element of a weight of the checkpoint "run" to NaN. */
+static void write_nan(void)
+{
+    char path[128];
+    size_t length;
+    snprintf(path, sizeof path, "%s/run", directory);
+    char *bytes = contents("run", &length);
+    TensorFile *checkpoint = tensor_file_open(path);
+    const FileEntry *weight = tensor_file_find(checkpoint, "transformer.layers.0.ff1.weight");
+    ck_assert_ptr_nonnull(weight);
+    char *at = memmem(bytes, length, weight->data, 16 * sizeof(Real));
+    ck_assert_ptr_nonnull(at);
+    memset(at, 0xff, sizeof(Real));
+    ck_assert(tensor_file_write(path, bytes, (int64_t)length));
+    tensor_file_close(checkpoint);
+    free(bytes);
+}
+
+TEST(weights_of_a_diverged_training_are_refused)
+{
+    without_emulation();
+    EACH_PROGRAM(program) {
+        assert_trains(program, "", "--steps 1 --save @/run");
+        write_nan();
+        ck_assert_int_eq(run("%s --load @/run --device cpu", program->loading), 1);
+        assert_says("run: a weight is ");
+        assert_says("nan, expected finite ones: its training diverged\n");
     }
 }
 
