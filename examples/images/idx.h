@@ -17,8 +17,8 @@ bool idx_read(const char *path, Idx *idx, Sentence *sentence);
 void idx_free(Idx *idx);
 
 /* The path of MNIST's training or test images in a directory, to be freed: by their usual names,
- * also with a dot before idx3, with or without .gz. NULL, with these names in the sentence, if there
- * is none. */
+ * also with a dot before idx3, with or without .gz. NULL if there is none: the sentence lists these
+ * names. */
 char *idx_find_mnist(const char *directory, bool training, Sentence *sentence);
 
 #endif

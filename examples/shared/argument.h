@@ -5,8 +5,8 @@
 #include <err.h>
 #include <stdlib.h>
 
-/* argv[index] as a number of what, as "steps", or `standard` if there is none. Ends the program with
- * status 2 unless it is a whole number from min on. */
+/* argv[index] as a number of what, as "steps", or `standard` if there is none. Ends the program
+ * with status 2 unless it is a whole number from min on. */
 static inline int argument_number(int argc, char **argv, int index, const char *what, int min,
                                   int standard)
 {

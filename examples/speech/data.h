@@ -42,9 +42,9 @@ typedef struct Corpus {
 } Corpus;
 
 /* Reads the files DIGIT_SPEAKER_INDEX.wav of a folder or of recordings/ in it; ends the program on
- * an error, or if an option names one of them to be written. Test: the recordings 0 to 4, as the data set's authors have it, or, by speaker, all
- * recordings of the last two speakers by name, none of whom is heard in training. Validation: of
- * the others those from 45 on. Training: the rest. */
+ * an error, or if an option names one of them to be written. Test: the recordings 0 to 4, as the
+ * data set's authors have it, or, by speaker, all recordings of the last two speakers by name, none
+ * of whom is heard in training. Validation: of the others those from 45 on. Training: the rest. */
 Corpus corpus_read(const Given *given, const char *folder, bool by_speaker);
 void corpus_free(Corpus *corpus);
 
