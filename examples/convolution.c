@@ -3,6 +3,8 @@
  *     build/examples/convolution 1200 DIR     DIR has MNIST's four gzipped IDX files
  *
  * or, without DIR, digits that it draws at random places of noisy images. */
+#include "shared/argument.h"
+
 #include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,9 +70,7 @@ static Tensor *convolve(Tape *tape, const Conv2d *conv, Tensor *x)
 
 int main(int argc, char **argv)
 {
-    const int steps = argc > 1 ? atoi(argv[1]) : 300;
-    if (steps < 1)
-        errx(2, "%s: expected the number of steps, then the directory", argv[1]);
+    const int steps = argument_number(argc, argv, 1, "steps", 1, 300);
     Random random = random_new(/*seed*/ 1, random_stream("images"));
     const Images training = argc > 2 ? read_images(argv[2], "train", 60000) : draw(&random, 5000);
     const Images test = argc > 2 ? read_images(argv[2], "t10k", 10000) : draw(&random, 1000);

@@ -7,9 +7,9 @@
  * The transformer predicts the next token; the loss counts positions n ... 2n-1, whose targets are
  * the copied symbols. examples/copy_task/ has options, checkpoints and curves.
  * copy_task [STEPS [DEVICE]] */
-#include <err.h>
+#include "shared/argument.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <tapegrad.h>
 
 enum { LENGTH = 64, SYMBOLS = 10, CLASSES = SYMBOLS + 1, BATCH = 16 };
@@ -65,9 +65,7 @@ static Tensor *forward(Tape *tape, const Model *model, Tensor *tokens)
 
 int main(int argc, char **argv)
 {
-    const int steps = argc > 1 ? atoi(argv[1]) : 4000;
-    if (steps < 1)
-        errx(2, "%s: expected the number of steps", argv[1]);
+    const int steps = argument_number(argc, argv, 1, "steps", 1, 4000);
     Params *params = params_new(argc > 2 ? device_open(argv[2]) : device_best(), /*seed*/ 1);
     const Model model = model_new(params);
     AdamConfig config = optim_adam_config(4e-3);

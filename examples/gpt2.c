@@ -3,6 +3,8 @@
  * FILE.bin holds uint16 tokens of GPT-2's vocabulary, as nanoGPT's prepare.py writes them; in other
  * files each byte is a token. 12 layers of 12 heads are GPT-2 124M. WEIGHTS start the training:
  * Hugging Face's model.safetensors, converted by examples/from_pytorch.py. */
+#include "shared/argument.h"
+
 #include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,11 +32,13 @@ static int64_t read_text(const char *path, int is_text)
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "examples/sonnets.txt", *dot = strrchr(path, '.');
-    const int is_text = !dot || strcmp(dot, ".bin"), steps = argc > 2 ? atoi(argv[2]) : 200;
+    const int is_text = !dot || strcmp(dot, ".bin");
+    const int steps = argument_number(argc, argv, 2, "steps", 0, 200);
     const int64_t size = read_text(path, is_text);
     Params *params = params_new(device_best(), /*seed*/ 1);
-    TransformerConfig config = { .layers = argc > 3 ? atoi(argv[3]) : 2, .head_dim = HEAD_DIM };
-    config.heads = argc > 4 ? atoi(argv[4]) : 2;
+    TransformerConfig config = { .head_dim = HEAD_DIM };
+    config.layers = argument_number(argc, argv, 3, "layers", 1, 2);
+    config.heads = argument_number(argc, argv, 4, "heads", 1, 2);
     config.attention = ATTENTION_CAUSAL_SOFTMAX;
     config.activation = ACTIVATION_GELU_TANH;
     config.pre_norm = true;

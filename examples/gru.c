@@ -1,9 +1,9 @@
 /* A recurrent layer from operations, which nn_gru is as one: a GRU (Cho et al. 2014) learns the
  * parity of all bits so far, on sequences of 16 bits, and is tested on 200. An argument sets the
  * number of steps. */
-#include <err.h>
+#include "shared/argument.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <tapegrad.h>
 
 enum { BATCH = 32, WIDTH = 16, LENGTH = 16, LONG = 200 };
@@ -37,9 +37,7 @@ static Tensor *gru_forward(Tape *tape, const Layer *gru, Tensor *x)
 
 int main(int argc, char **argv)
 {
-    const int steps = argc > 1 ? atoi(argv[1]) : 300;
-    if (steps < 1)
-        errx(2, "%s: expected the number of steps", argv[1]);
+    const int steps = argument_number(argc, argv, 1, "steps", 1, 300);
     Device *device = device_best();
     Params *params = params_new(device, /*seed*/ 1);
     Layer gru = { nn_linear(params, "input", 1, 3 * WIDTH),

@@ -1,6 +1,8 @@
 /* A GPT of bytes with the usual recipe: pre-norm softmax attention, learned positions, gelu, AdamW,
  * warm-up and cosine schedule, clipping; then a sample, by decode steps with a KV cache.
  * tiny_gpt [STEPS [FILE]] */
+#include "shared/argument.h"
+
 #include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,9 +37,7 @@ static void sample(Tape *tape)
 
 int main(int argc, char **argv)
 {
-    const int steps = argc > 1 ? atoi(argv[1]) : 400;
-    if (steps < 1)
-        errx(2, "%s: expected the number of steps", argv[1]);
+    const int steps = argument_number(argc, argv, 1, "steps", 1, 400);
     static unsigned char text[MAX_TEXT];
     const char *path = argc > 2 ? argv[2] : "examples/sonnets.txt";
     FILE *file = fopen(path, "rb");

@@ -461,6 +461,22 @@ TEST(tiny_gpt_learns_and_writes)
     assert_says("/dev/null: expected more than 64 bytes");
 }
 
+TEST(numbers_of_arguments_are_whole)
+{
+    static const char *const wrong[] = { "convolution 1e1",
+                                         "gru 1x",
+                                         "tiny_gpt ''",
+                                         "gpt2 examples/sonnets.txt -1",
+                                         "gpt2 examples/sonnets.txt 1 two",
+                                         "gpt2 examples/sonnets.txt 1 1 0",
+                                         "gru 99999999999" };
+    without_emulation();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_msg(run("%s", wrong[i]) == 2, "%s: %s", wrong[i], output);
+        assert_says(": expected a whole number of ");
+    }
+}
+
 /* Bytes of text, and tokens of GPT-2's vocabulary, which are printed as numbers. */
 TEST(gpt2_learns_and_writes)
 {

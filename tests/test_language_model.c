@@ -155,6 +155,23 @@ TEST(bad_vocabularies_are_refused)
     assert_refuses("tapegrad vocabulary pairs 257\n97\n", "incomplete or too long");
     assert_refuses("tapegrad vocabulary characters 2\n98\n97\n", "item 1 of characters is 97");
     assert_refuses("tapegrad vocabulary words 2\n", "incomplete or too long");
+    assert_refuses("tapegrad vocabulary characters 2\n97\n4294967394\n", "incomplete or too long");
+}
+
+/* Cut inside its last number, or before the end of the line, which says that the number is whole.
+ */
+TEST(cut_vocabularies_are_refused)
+{
+    static const char *const whole[] = { "tapegrad vocabulary pairs 257\n97 116\n",
+                                         "tapegrad vocabulary characters 2\n97\n116\n" };
+    for (int i = 0; i < 2; i++) {
+        char cut[64];
+        strcpy(cut, whole[i]);
+        for (size_t length = strlen(cut) - 1; length > 0; length--) {
+            cut[length] = 0;
+            assert_refuses(cut, "expected a vocabulary, as language_model prepare writes it: ");
+        }
+    }
 }
 
 /* -------------------------------------------------------------------------------------- streams */
@@ -502,6 +519,11 @@ TEST(errors_are_one_sentence)
                  "train --data @ --tokens pairs --vocabulary @/words");
     assert_fails(1, "not_utf8: the bytes before position 4 are not UTF-8; expected --tokens bytes",
                  "train --train @/not_utf8 --valid @/words --tokens characters");
+    assert_fails(1, "not_utf8: the bytes before position 4 are not UTF-8; expected --tokens bytes",
+                 "prepare --train @/not_utf8 --vocabulary @/none --tokens characters");
+    ck_assert_ptr_null(strstr(strstr(output, "not_utf8") + 1, "not_utf8"));
+    assert_fails(1, "empty is empty, expected a text\n",
+                 "prepare --train @/empty --vocabulary @/none --tokens characters");
     assert_fails(1, "accents: the vocabulary has no character U+0061, which ends at byte 2",
                  "train --train @/words --valid @/accents --tokens characters");
     assert_fails(2,

@@ -42,6 +42,11 @@ static const Wrong of_copy_task[] = {
     { "--preset slow", "--preset slow: expected quick or paper\n" },
     { "-xy", "copy_task: unrecognized option '-x'; --help lists all\n" },
     { "--quiet=1", "copy_task: unrecognized option '--quiet=1'; --help lists all\n" },
+    { "--evaluate=1", "copy_task: unrecognized option '--evaluate=1'; --help lists all\n" },
+    { "--drop 0.3", "copy_task: option '--drop' is ambiguous: --drop-at, --dropout\n" },
+    { "--th=2 --s 7", "option '--s' is ambiguous: --symbols, --steps, --seed, --save, "
+                      "--save-every, --score-every\n" },
+    { "--he 2", "option '--he' is ambiguous: --heads, --head-dim, --help\n" },
     { "--resume a --load b", "--load b: expected without --resume a\n" },
     { "--evaluate", "--evaluate: expected together with --load FILE\n" },
     { "--rounds 4", "--rounds 4: expected without --attention linear, which has none\n" },
@@ -79,6 +84,7 @@ static const Wrong of_images[] = {
       "--method lsh: expected all, linear, decay, stateful-softmax, softmax, lsh-1 or lsh-4\n" },
     { "sample --load @/a.png --plot @/a.png", "a.png: expected another file than --load " },
     { "sample --plot a.svg", "--plot a.svg: " NAME " that ends in .png\n" },
+    { "train --t 0", "images: option '--t' is ambiguous: --test-images, --threads\n" },
     { "benchmark --csv /tmp", "--csv /tmp: " WRITABLE },
 };
 

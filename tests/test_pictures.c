@@ -94,24 +94,36 @@ TEST(many_images)
     free(bytes);
 }
 
-/* Both names, with .gz and without; the name without is preferred. */
+static bool read_mnist(bool training, Idx *idx, Sentence *sentence)
+{
+    char *found = idx_find_mnist(folder, training, sentence);
+    const bool ok = found && idx_read(found, idx, sentence);
+    free(found);
+    return ok;
+}
+
+/* Both names, with .gz and without; the name without is preferred, and one without a dot. */
 TEST(mnist_by_its_names)
 {
-    static const char *const names[] = { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" };
-    for (int training = 0; training < 2; training++) {
+    static const char *const names[][2] = {
+        { "t10k-images.idx3-ubyte", "train-images.idx3-ubyte" },
+        { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" },
+    };
+    for (int i = 0; i < 4; i++) {
+        const int training = i % 2;
         uint8_t bytes[] = "\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\1 ";
         for (int gzipped = 1; gzipped >= 0; gzipped--) {
-            bytes[16] = (uint8_t)(2 * training + gzipped);
-            Text name = text("%s/%s%s", folder, names[training], gzipped ? ".gz" : "");
+            bytes[16] = (uint8_t)(2 * i + gzipped);
+            Text name = text("%s/%s%s", folder, names[i / 2][training], gzipped ? ".gz" : "");
             if (gzipped)
                 write_gzipped(name.text, "wb", bytes, 17);
             else
                 write_plain(name.text, bytes, 17);
             Idx idx;
             Sentence sentence;
-            ck_assert_msg(idx_read_mnist(folder, training, &idx, &sentence), "%s", sentence.text);
+            ck_assert_msg(read_mnist(training, &idx, &sentence), "%s", sentence.text);
             ck_assert_int_eq(idx.count, 1);
-            ck_assert_int_eq(idx.bytes[0], 2 * training + gzipped);
+            ck_assert_int_eq(idx.bytes[0], 2 * i + gzipped);
             idx_free(&idx);
         }
     }
@@ -217,12 +229,11 @@ TEST(gzip_damage_is_named)
     "train-images-idx3-ubyte and t10k-images-idx3-ubyte"
 TEST(missing_files_are_named)
 {
-    Idx idx;
     Sentence sentence;
-    ck_assert(!idx_read_mnist(folder, true, &idx, &sentence));
+    ck_assert_ptr_null(idx_find_mnist(folder, true, &sentence));
     ck_assert_str_eq(sentence.text,
                      text("%s: there is no train-images-idx3-ubyte%s", folder, OTHER_NAMES).text);
-    ck_assert(!idx_read_mnist("/none", false, &idx, &sentence));
+    ck_assert_ptr_null(idx_find_mnist("/none", false, &sentence));
     ck_assert_str_eq(sentence.text,
                      text("/none: there is no t10k-images-idx3-ubyte%s", OTHER_NAMES).text);
 }
@@ -235,7 +246,7 @@ TEST(special_files_are_named)
     assert_refused("is a directory; expected an IDX file");
     Idx idx;
     Sentence sentence;
-    ck_assert(!idx_read_mnist(folder, false, &idx, &sentence));
+    ck_assert(!read_mnist(false, &idx, &sentence));
     ck_assert_str_eq(sentence.text, text("%s: is a directory; expected an IDX file", path).text);
     ck_assert_int_eq(rmdir(path), 0);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
@@ -354,11 +365,21 @@ static const uint8_t *cifar10_records(int first, int count)
     return bytes;
 }
 
+static bool read_cifar10(bool training, Cifar10 *images, Sentence *sentence)
+{
+    glob_t files;
+    if (!cifar10_find(folder, training, &files, sentence))
+        return false;
+    const bool ok = cifar10_read(&files, images, sentence);
+    globfree(&files);
+    return ok;
+}
+
 static void assert_cifar10(bool training, int first, int count)
 {
     Cifar10 images;
     Sentence sentence;
-    ck_assert_msg(cifar10_read(folder, training, &images, &sentence), "%s", sentence.text);
+    ck_assert_msg(read_cifar10(training, &images, &sentence), "%s", sentence.text);
     ck_assert_int_eq(images.count, count);
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < CIFAR10_BYTES; k++)
@@ -399,7 +420,7 @@ static void assert_cifar10_refused(const char *sentence_after_path)
 {
     Cifar10 images = { .count = -1 };
     Sentence sentence;
-    ck_assert(!cifar10_read(folder, false, &images, &sentence));
+    ck_assert(!read_cifar10(false, &images, &sentence));
     ck_assert_str_eq(sentence.text, text("%s: %s", path, sentence_after_path).text);
     ck_assert_int_eq(images.count, -1);
 }
@@ -435,9 +456,9 @@ TEST(damaged_files_of_cifar10_are_refused)
 TEST(missing_files_of_cifar10_are_named)
 {
     for (int training = 0; training < 2; training++) {
-        Cifar10 images;
+        glob_t files;
         Sentence sentence;
-        ck_assert(!cifar10_read("/no[n]e", training, &images, &sentence));
+        ck_assert(!cifar10_find("/no[n]e", training, &files, &sentence));
         ck_assert_str_eq(
             sentence.text,
             text("/no[n]e: there is no %s, with or without .gz; expected the directory "

@@ -27,7 +27,9 @@ typedef struct Program {
     const char *resumed;       /* options of a run whose learning rate does not depend on --steps */
     const char *stopped[3];    /* options of runs that signals end */
     const char *no_data,
-        *bad_data; /* errors without --data and of --data /nowhere; NULL: no data */
+        *bad_data;       /* errors without --data and of --data /nowhere; NULL: no data */
+    const char *data[2]; /* files of --data */
+    const char *loading; /* reads the weights of a checkpoint alone */
 } Program;
 
 #define LAYERS "--layers 1 --heads 2 --head-dim 8 --feed-forward 16 "
@@ -49,7 +51,8 @@ static const Program programs[] = {
       .title = "Learning to copy: causal linear attention, 1 layers, 2 heads of 8, length 8",
       .curve = "accuracy",
       .resumed = COPY_TASK,
-      .stopped = { COPY_TASK, COPY_TASK, COPY_TASK } },
+      .stopped = { COPY_TASK, COPY_TASK, COPY_TASK },
+      .loading = "copy_task --steps 1" },
     { .name = "images",
       .command = "images train",
       .run = "--data @",
@@ -67,7 +70,9 @@ static const Program programs[] = {
       .stopped = { "", "--schedule cosine", "--schedule cosine --optimizer muon --warm-up 9" },
       .no_data = "expected --data DIR, the directory of the MNIST database of handwritten digits "
                  "(LeCun, Cortes and Burges): train-images-idx3-ubyte and ",
-      .bad_data = "there is no t10k-images-idx3-ubyte, with or without .gz; " },
+      .bad_data = "there is no t10k-images-idx3-ubyte, with or without .gz; ",
+      .data = { "t10k-images-idx3-ubyte", "train-images-idx3-ubyte" },
+      .loading = "images sample --plot @/a.png" },
     { .name = "language_model",
       .command = "language_model train",
       .run = "--data @ --device cpu",
@@ -83,7 +88,9 @@ static const Program programs[] = {
       .resumed = UPDATES "schedule-free",
       .stopped = { UPDATES "adamw", UPDATES "radam", UPDATES "muon" },
       .no_data = "expected --data DIR, with train.txt or train.txt.gz, or --train FILE\n",
-      .bad_data = "there is no train.txt, with or without .gz\n" },
+      .bad_data = "there is no train.txt, with or without .gz\n",
+      .data = { "train.txt", "valid.txt" },
+      .loading = "language_model sample" },
     { .name = "speech",
       .command = "speech train",
       .run = "--data @ --device cpu --strings 2",
@@ -98,7 +105,9 @@ static const Program programs[] = {
       .resumed = "--attention lsh --patience 0",
       .stopped = { "", "", "" },
       .no_data = "expected --data DIR, the folder with the recordings of the Free Spoken ",
-      .bad_data = "no recordings named DIGIT_SPEAKER_INDEX.wav in it " },
+      .bad_data = "no recordings named DIGIT_SPEAKER_INDEX.wav in it ",
+      .data = { "recordings/0_a_0.wav", "recordings/5_a_45.wav" },
+      .loading = "speech recognize @/recordings/0_a_0.wav" },
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
@@ -437,23 +446,126 @@ TEST(signals_save_and_end_with_their_status)
     }
 }
 
+/* Whether progress lines, which begin with a carriage return, wrap on a terminal of 80 columns. */
+static bool wraps(const char *text)
+{
+    int column = 0;
+    bool progress = false, wrap = true, wrapped = false;
+    for (; *text; text++) {
+        if (*text == '\r' || *text == '\n') {
+            progress = *text == '\r' && text[1] != '\n';
+            column = 0;
+        } else if (*text == '\033') {
+            wrap = strncmp(text, "\033[?7l", 5) && (wrap || !strncmp(text, "\033[?7h", 5));
+            text += strcspn(text, "hlK");
+        } else {
+            wrapped |= ++column > 80 && wrap && progress;
+        }
+    }
+    return wrapped || !wrap;
+}
+
+TEST(progress_is_one_line_of_a_terminal)
+{
+    without_emulation();
+    char path[128];
+    snprintf(path, sizeof path, "%s/terminal", directory);
+    EACH_PROGRAM(program) {
+        const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        ck_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+        ck_assert_int_eq(symlink(ptsname(terminal), path), 0);
+        const pid_t child = start("terminal", RUN "%s --steps 6", RUN_OF(program), program->model);
+        size_t length = 0; /* at the end read fails */
+        for (ssize_t got; (got = read(terminal, output + length, sizeof output - 1 - length)) > 0;)
+            length += (size_t)got;
+        output[length] = 0;
+        int status;
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(status == 0 && !wraps(output), "%s", output);
+        assert_says("step 6/6  0:00 left  ");
+        ck_assert_int_eq(unlink(path), 0);
+        close(terminal);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------- plots */
 
+static void write_file(const char *name, const char *text, mode_t mode)
+{
+    char path[160];
+    FILE *file = create(name);
+    fputs(text, file);
+    ck_assert_int_eq(fclose(file), 0);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    ck_assert_int_eq(chmod(path, mode), 0);
+}
+
+/* The user's settings change no picture. */
 TEST(plot_is_an_svg)
 {
     without_emulation();
     if (!draws())
         return;
+    write_file(".gnuplot", "exit status 3\n", 0600);
+    setenv("HOME", directory, 1);
     EACH_PROGRAM(program) {
         assert_trains(program, "", "--steps 3 --plot \"@/it's.svg\"");
         assert_file_says("it's.svg", "<svg", program->title, program->curve, "</svg>");
     }
 }
 
+/* gnuplot would take the name for a command. */
+TEST(name_of_a_plot_is_no_command)
+{
+    static const char name[] = "|cat >test_programs.svg";
+    without_emulation();
+    if (!draws())
+        return;
+    assert_trains(&programs[0], "", "--steps 3 --plot '|cat >test_programs.svg'");
+    ck_assert_int_eq(unlink(name), 0);
+    ck_assert_int_ne(unlink("test_programs.svg"), 0);
+}
+
+TEST(curve_without_points_is_omitted)
+{
+    without_emulation();
+    if (!draws())
+        return;
+    EACH_PROGRAM(program) {
+        assert_trains(program, "", "--steps 1 --plot @/run.svg");
+        assert_file_says("run.svg", "<svg", program->title, "</svg>");
+        ck_assert_msg(!strstr(output, "warning"), "%s", output);
+    }
+}
+
+/* A gnuplot that fails, and one whose picture is not whole, as on a full disk. */
+TEST(a_plot_that_fails_keeps_the_results_and_the_older_plot)
+{
+    static const char *const gnuplots[] = { "#!/bin/sh\nexit 3\n", "#!/bin/sh\necho '<svg>'\n" };
+    static const char *const reasons[] = {
+        "run.svg: gnuplot could not draw it; its error is printed above\n",
+        "run.svg: gnuplot printed 6 bytes, expected a whole picture\n"
+    };
+    without_emulation();
+    setenv("PATH", directory, 1);
+    EACH_PROGRAM(program) {
+        for (int i = 0; i < 2; i++) {
+            write_file("gnuplot", gnuplots[i], 0700);
+            write_file("run.svg", "<svg>older</svg>", 0600);
+            ck_assert_int_eq(run(RUN "%s --steps 3 --save @/run --plot @/run.svg", RUN_OF(program),
+                                 program->model),
+                             1);
+            assert_says(program->printed[0]);
+            assert_says(reasons[i]);
+            assert_file_says("run.svg", "<svg>older</svg>");
+        }
+    }
+}
+
 TEST(missing_gnuplot_is_reported_before_the_training)
 {
     without_emulation();
-    setenv("PATH", directory, 1);
+    setenv("PATH", "/nowhere", 1);
     EACH_PROGRAM(program) {
         ck_assert_int_eq(run(RUN "%s --steps 3 --plot @/run.svg", RUN_OF(program), program->model),
                          1);
@@ -525,6 +637,57 @@ TEST(missing_data_are_reported)
                  program->bad_data);
         ck_assert_int_eq(run("%s --data /nowhere", program->command), 1);
         assert_says(sentence);
+    }
+}
+
+/* Changes the first element of a weight of the checkpoint "run" to NaN. */
+static void write_nan(void)
+{
+    char path[128];
+    size_t length;
+    snprintf(path, sizeof path, "%s/run", directory);
+    char *bytes = contents("run", &length);
+    TensorFile *checkpoint = tensor_file_open(path);
+    const FileEntry *weight = tensor_file_find(checkpoint, "transformer.layers.0.ff1.weight");
+    ck_assert_ptr_nonnull(weight);
+    char *at = memmem(bytes, length, weight->data, 16 * sizeof(Real));
+    ck_assert_ptr_nonnull(at);
+    memset(at, 0xff, sizeof(Real));
+    ck_assert(tensor_file_write(path, bytes, (int64_t)length));
+    tensor_file_close(checkpoint);
+    free(bytes);
+}
+
+TEST(weights_of_a_diverged_training_are_refused)
+{
+    without_emulation();
+    EACH_PROGRAM(program) {
+        assert_trains(program, "", "--steps 1 --save @/run");
+        write_nan();
+        ck_assert_int_eq(run("%s --load @/run --device cpu", program->loading), 1);
+        assert_says("run: a weight is ");
+        assert_says("nan, expected finite ones: its training diverged\n");
+    }
+}
+
+/* By any option, also by another name. */
+TEST(files_of_the_data_are_not_overwritten)
+{
+    static const char *const options[] = { "--save @/%s", "--log @/%s", "--plot @/linked.svg" };
+    without_emulation();
+    EACH_PROGRAM(program) {
+        for (int i = 0; program->no_data && i < 6; i++) {
+            char option[80], data[160], linked[128];
+            snprintf(data, sizeof data, "%s/%s", directory, program->data[i / 3]);
+            snprintf(linked, sizeof linked, "%s/linked.svg", directory);
+            snprintf(option, sizeof option, options[i % 3], program->data[i / 3]);
+            ck_assert_int_eq(symlink(data, linked), 0);
+            ck_assert_int_eq(run(RUN "%s --steps 1 %s", RUN_OF(program), program->model, option),
+                             2);
+            assert_says(": expected another file than ");
+            assert_says(", which is read\n");
+            ck_assert_int_eq(unlink(linked), 0);
+        }
     }
 }
 

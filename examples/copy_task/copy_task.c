@@ -310,7 +310,7 @@ static ReportConfig report_config(const Options *options)
     };
 }
 
-static void finish_report(Report *report, const Options *options, int64_t steps, Score fresh)
+static bool draw_report(const Report *report, const Options *options, int64_t steps, Score fresh)
 {
     ReportTitle title = { .drop_at = options->drop_at, .drop = "learning rate / 10" };
     snprintf(title.title, sizeof title.title,
@@ -321,7 +321,7 @@ static void finish_report(Report *report, const Options *options, int64_t steps,
     snprintf(title.subtitle, sizeof title.subtitle,
              "seed %lld, step %lld: accuracy %.2f %% on fresh sequences",
              (long long)options->common.seed, (long long)steps, 100 * fresh.accuracy);
-    report_finish(report, &title);
+    return report_draw(report, &title);
 }
 
 static int train(Run *run)
@@ -329,8 +329,6 @@ static int train(Run *run)
     Training *training = &run->training;
     Report *report = training_run(training, report_config(run->options));
     Score fresh = evaluate(run);
-    finish_report(report, run->options, training->done, fresh);
-    report_free(report);
     if (!run->options->common.quiet)
         print_sample(run);
     const int64_t steps = training->done - training->first + 1;
@@ -338,6 +336,8 @@ static int train(Run *run)
     printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
            fresh.loss, fresh.accuracy, (long long)training->done, training->seconds,
            steps ? tokens / training->seconds : 0);
+    training->failed |= !draw_report(report, run->options, training->done, fresh);
+    report_free(report);
     return training_status(training);
 }
 

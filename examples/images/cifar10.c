@@ -7,7 +7,6 @@
 #include "examples/images/cifar10.h"
 #include "examples/shared/gzip/reader.h"
 
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,24 +96,26 @@ static bool is_copy(const glob_t *found, size_t i)
            !strcmp(found->gl_pathv[i] + length, READER_GZIPPED);
 }
 
-bool cifar10_read(const char *directory, bool training, Cifar10 *images, Sentence *sentence)
+bool cifar10_find(const char *directory, bool training, glob_t *files, Sentence *sentence)
 {
     static const char *const patterns[] = { "test*", "data_batch_*", "train*" };
-    glob_t found = { 0 };
-    bool ok = find_files(directory, patterns[training], &found) ||
-              (training && find_files(directory, patterns[2], &found));
-    if (!ok)
-        return sentence_write(
-            sentence,
-            "%s: there is no %s, with or without .gz; expected the directory of CIFAR-10's binary "
-            "files (Krizhevsky 2009), which are usually named data_batch_1.bin to "
-            "data_batch_5.bin and test_batch.bin",
-            directory, training ? "data_batch_*.bin" : "test*.bin");
+    *files = (glob_t){ 0 };
+    return find_files(directory, patterns[training], files) ||
+           (training && find_files(directory, patterns[2], files)) ||
+           sentence_write(sentence,
+                          "%s: there is no %s, with or without .gz; expected the directory of "
+                          "CIFAR-10's binary files (Krizhevsky 2009), which are usually named "
+                          "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+                          directory, training ? "data_batch_*.bin" : "test*.bin");
+}
+
+bool cifar10_read(const glob_t *files, Cifar10 *images, Sentence *sentence)
+{
     Cifar10 all = { 0 };
     int64_t capacity = 0;
-    for (size_t i = 0; ok && i < found.gl_pathc; i++)
-        ok = is_copy(&found, i) || read_file(found.gl_pathv[i], &all, &capacity, sentence);
-    globfree(&found);
+    bool ok = true;
+    for (size_t i = 0; ok && i < files->gl_pathc; i++)
+        ok = is_copy(files, i) || read_file(files->gl_pathv[i], &all, &capacity, sentence);
     if (ok)
         *images = all;
     else

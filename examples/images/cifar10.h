@@ -4,6 +4,7 @@
 
 #include "examples/shared/sentence.h"
 
+#include <glob.h>
 #include <stdint.h>
 
 enum { CIFAR10_SIDE = 32, CIFAR10_CHANNELS = 3, CIFAR10_CLASSES = 10 };
@@ -14,10 +15,14 @@ typedef struct Cifar10 {
     uint8_t *bytes; /* [count, row, column, channel]: red, green, blue */
 } Cifar10;
 
-/* Reads the training images, data_batch_*.bin or train*.bin, or the test images, test*.bin, of a
- * directory, each with or without .gz, in the order of their names. On error: returns false and
- * leaves *images unchanged; the sentence names the file, the value found and the expectation. */
-bool cifar10_read(const char *directory, bool training, Cifar10 *images, Sentence *sentence);
+/* Finds the files of the training images, data_batch_*.bin or train*.bin, or of the test images,
+ * test*.bin, in a directory, each with or without .gz, in the order of their names; globfree frees
+ * them. Returns false, with these names in the sentence, if there are none. */
+bool cifar10_find(const char *directory, bool training, glob_t *files, Sentence *sentence);
+
+/* Reads their images. On error: returns false and leaves *images unchanged; the sentence names the
+ * file, the value found and the expectation. */
+bool cifar10_read(const glob_t *files, Cifar10 *images, Sentence *sentence);
 void cifar10_free(Cifar10 *images);
 
 #endif

@@ -10,30 +10,43 @@ int64_t min_count(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static bool read_mnist(const char *directory, bool training, Images *images, Sentence *sentence)
+static bool read_mnist(const Given *given, const char *directory, bool training, Images *images,
+                       Sentence *sentence)
 {
     Idx idx;
-    if (!idx_read_mnist(directory, training, &idx, sentence))
+    char *path = idx_find_mnist(directory, training, sentence);
+    if (!path)
         return false;
-    *images = (Images){ idx.count, idx.rows, idx.columns, 1, idx.bytes };
-    return true;
+    options_check_input(given, path);
+    const bool ok = idx_read(path, &idx, sentence);
+    free(path);
+    if (ok)
+        *images = (Images){ idx.count, idx.rows, idx.columns, 1, idx.bytes };
+    return ok;
 }
 
-static bool read_cifar10(const char *directory, bool training, Images *images, Sentence *sentence)
+static bool read_cifar10(const Given *given, const char *directory, bool training, Images *images,
+                         Sentence *sentence)
 {
     Cifar10 all;
-    if (!cifar10_read(directory, training, &all, sentence))
+    glob_t files;
+    if (!cifar10_find(directory, training, &files, sentence))
         return false;
-    *images = (Images){ all.count, CIFAR10_SIDE, CIFAR10_SIDE, CIFAR10_CHANNELS, all.bytes };
-    return true;
+    for (size_t i = 0; i < files.gl_pathc; i++)
+        options_check_input(given, files.gl_pathv[i]);
+    const bool ok = cifar10_read(&files, &all, sentence);
+    globfree(&files);
+    if (ok)
+        *images = (Images){ all.count, CIFAR10_SIDE, CIFAR10_SIDE, CIFAR10_CHANNELS, all.bytes };
+    return ok;
 }
 
-Images images_read(const ImagesOptions *options, bool training)
+Images images_read(const Given *given, const ImagesOptions *options, bool training)
 {
     Images images;
     Sentence sentence;
     const bool color = images_channels(options) == CIFAR10_CHANNELS;
-    if (!(color ? read_cifar10 : read_mnist)(options->data, training, &images, &sentence))
+    if (!(color ? read_cifar10 : read_mnist)(given, options->data, training, &images, &sentence))
         fail(EXIT_FAILURE, "--data %s", sentence.text);
     if (images.rows != options->rows || images.columns != options->columns)
         fail(EXIT_FAILURE,

@@ -16,8 +16,9 @@ typedef struct Images {
     uint8_t *bytes; /* [count, rows, columns, channels] */
 } Images;
 
-/* The images of --data; fails if they are missing, damaged or of another size than the model's. */
-Images images_read(const ImagesOptions *options, bool training);
+/* The images of --data; fails if they are missing, damaged or of another size than the model's, or
+ * if an option names one of their files to be written. */
+Images images_read(const Given *given, const ImagesOptions *options, bool training);
 void images_free(Images *images);
 
 /* Host memory, [size, length] each: a position's token is the previous pixel, its target its own.

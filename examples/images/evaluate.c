@@ -28,7 +28,7 @@ static double bits_per_dimension(const ImagesOptions *options, const Model *mode
 int images_evaluate(int argc, char **argv)
 {
     ImagesOptions options;
-    options_parse(&images_evaluate_command, argc, argv, &options);
+    const Given given = options_parse(&images_evaluate_command, argc, argv, &options);
     if (!options.common.load)
         fail(BAD_USE, "evaluate: expected --load FILE, a checkpoint of images train");
     images_check_data(&options);
@@ -36,7 +36,7 @@ int images_evaluate(int argc, char **argv)
     Device *device = training_device(&options.common);
     Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_load(params, &options);
-    Images test = images_read(&options, false);
+    Images test = images_read(&given, &options, false);
     const int64_t count = min_count(test.count, options.test_images);
     const double start = now();
     double lower;

@@ -141,23 +141,26 @@ void idx_free(Idx *idx)
 
 /* ---------------------------------------------------------------------------------------- MNIST */
 
-bool idx_read_mnist(const char *directory, bool training, Idx *idx, Sentence *sentence)
+char *idx_find_mnist(const char *directory, bool training, Sentence *sentence)
 {
-    const char *name = training ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte";
-    size_t size = strlen(directory) + 64;
+    static const char *const names[] = { "t10k-images", "train-images" };
+    const size_t size = strlen(directory) + 64;
     char *path = malloc(size);
-    if (path == NULL)
-        return sentence_write(sentence, "%s: memory is exhausted", directory);
-    snprintf(path, size, "%s/%s", directory, name);
-    bool ok = reader_finds(path)
-                  ? idx_read(path, idx, sentence)
-                  : sentence_write(
-                        sentence,
-                        "%s: there is no %s, with or without .gz; expected the directory of the "
-                        "MNIST database of handwritten digits (LeCun, Cortes and Burges), "
-                        "whose files of images are usually named train-images-idx3-ubyte and "
-                        "t10k-images-idx3-ubyte",
-                        directory, name);
+    if (path == NULL) {
+        sentence_write(sentence, "%s: memory is exhausted", directory);
+        return NULL;
+    }
+    for (const char *separator = "-."; *separator; separator++) {
+        snprintf(path, size, "%s/%s%cidx3-ubyte", directory, names[training], *separator);
+        if (reader_finds(path))
+            return path;
+    }
     free(path);
-    return ok;
+    sentence_write(sentence,
+                   "%s: there is no %s-idx3-ubyte, with or without .gz; expected the directory of "
+                   "the MNIST database of handwritten digits (LeCun, Cortes and Burges), whose "
+                   "files of images are usually named train-images-idx3-ubyte and "
+                   "t10k-images-idx3-ubyte",
+                   directory, names[training]);
+    return NULL;
 }

@@ -16,8 +16,9 @@ typedef struct Idx {
 bool idx_read(const char *path, Idx *idx, Sentence *sentence);
 void idx_free(Idx *idx);
 
-/* Reads MNIST's training or test images from a directory, by their usual names, with or without
- * .gz. If the file is missing, the sentence lists these names. */
-bool idx_read_mnist(const char *directory, bool training, Idx *idx, Sentence *sentence);
+/* The path of MNIST's training or test images in a directory, to be freed: by their usual names,
+ * also with a dot before idx3, with or without .gz. NULL if there is none: the sentence lists these
+ * names. */
+char *idx_find_mnist(const char *directory, bool training, Sentence *sentence);
 
 #endif

@@ -80,8 +80,7 @@ Model model_new(Params *params, const ImagesOptions *options)
 Model model_load(Params *params, const ImagesOptions *options)
 {
     const Model model = model_new(params, options);
-    if (!params_load(params, options->common.load))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    load_weights(params, options->common.load);
     return model;
 }
 

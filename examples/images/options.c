@@ -96,7 +96,8 @@ static const Option of_training[] = {
     { "warm-up", WHOLE, OF_TRAINING, AT(warm_up), 0, 1e9, NULL,
       "first steps, in which the learning rate rises" },
     { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
-      "of the learning rate (cosine: to 0 at the last step)" },
+      "of the learning rate (cosine: to 0 at the last step, so a resumed run with more steps goes "
+      "on at a higher rate)" },
     { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "of linear attention" },
     { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL, "weights, order, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,

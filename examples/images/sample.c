@@ -88,9 +88,9 @@ static void draw_images(Generator *generator, int32_t *images, Batches batches, 
 }
 
 /* Copies the first test images to images [count, pixels]. */
-static void read_test_images(int32_t *images, const ImagesOptions *options)
+static void read_test_images(int32_t *images, const Given *given, const ImagesOptions *options)
 {
-    Images test = images_read(options, false);
+    Images test = images_read(given, options, false);
     int64_t size = options->count * images_pixels(options);
     if (options->count > test.count)
         fail(BAD_USE, "--count %lld: expected at most the %lld test images",
@@ -119,10 +119,10 @@ static double mean_distance(const int32_t *images, int64_t count, int64_t pixels
 
 /* As Figure 3 of the paper: unconditional images; below, in groups of three rows, the upper halves
  * of test images, their completions by the model, and the originals. */
-static Picture draw_picture(const ImagesOptions *options, Generator *generator)
+static Picture draw_picture(const Given *given, const ImagesOptions *options, Generator *generator)
 {
     int64_t count = options->count, pixels = images_pixels(options);
-    int64_t given = images_upper_half(options);
+    int64_t upper = images_upper_half(options);
     Picture picture = picture_new(options, options->data ? 4 : 1);
     const Batches batches = batches_of(options);
     int32_t *images = allocate(batches.number * batches.size * pixels, sizeof *images);
@@ -131,10 +131,10 @@ static Picture draw_picture(const ImagesOptions *options, Generator *generator)
     picture.distance = mean_distance(images, min_count(count, MEASURED), pixels);
     picture.row = rows_of(count, 1);
     if (options->data) {
-        read_test_images(images, options);
-        picture_add(&picture, images, count, 3, 0, given);
+        read_test_images(images, given, options);
+        picture_add(&picture, images, count, 3, 0, upper);
         picture_add(&picture, images, count, 3, 2, pixels);
-        draw_images(generator, images, batches, pixels, given);
+        draw_images(generator, images, batches, pixels, upper);
         picture_add(&picture, images, count, 3, 1, pixels);
     }
     free(images);
@@ -144,7 +144,7 @@ static Picture draw_picture(const ImagesOptions *options, Generator *generator)
 int images_sample(int argc, char **argv)
 {
     ImagesOptions options;
-    options_parse(&images_sample_command, argc, argv, &options);
+    const Given given = options_parse(&images_sample_command, argc, argv, &options);
     if (!options.common.load || !options.common.plot)
         fail(BAD_USE, "sample: expected --load FILE, a checkpoint of images train, and --plot "
                       "FILE, the picture");
@@ -159,7 +159,7 @@ int images_sample(int argc, char **argv)
     config.seed = (uint64_t)options.draw;
     Generator *generator = generator_new(&model, device, config);
     double start = now();
-    Picture picture = draw_picture(&options, generator);
+    Picture picture = draw_picture(&given, &options, generator);
     double seconds = now() - start;
     Sentence sentence;
     if (!image_write_png(options.common.plot, picture.grid, &sentence))

@@ -107,7 +107,7 @@ static ReportConfig report_config(const Run *run)
     };
 }
 
-static void finish_report(Report *report, const Run *run, int64_t steps, double test_bits)
+static bool draw_report(const Report *report, const Run *run, int64_t steps, double test_bits)
 {
     const ImagesOptions *options = run->options;
     ReportTitle title = { .drop_at = 0 };
@@ -118,7 +118,7 @@ static void finish_report(Report *report, const Run *run, int64_t steps, double 
     snprintf(title.subtitle, sizeof title.subtitle,
              "seed %lld, step %lld: %.3f bits per dimension on the test images",
              (long long)options->common.seed, (long long)steps, test_bits);
-    report_finish(report, &title);
+    return report_draw(report, &title);
 }
 
 /* Evaluates the test images if due. */
@@ -153,14 +153,14 @@ static int train(Run *run)
     Report *report = training_run(training, report_config(run));
     int64_t count = final_images(run), done = training->done, batch = run->options->common.batch;
     double test_bits = evaluate(run, count);
-    finish_report(report, run, done, test_bits);
-    report_free(report);
     double images = (double)((done - training->first + 1) * batch);
     printf("final test_bits=%.6g test_images=%lld steps=%lld epochs=%.4g seconds=%.2f "
            "images_per_second=%.2f\n",
            test_bits, (long long)count, (long long)done,
            (double)(done * batch) / (double)run->images.count, training->seconds,
            images > 0 ? images / training->seconds : 0);
+    training->failed |= !draw_report(report, run, done, test_bits);
+    report_free(report);
     return training_status(training);
 }
 
@@ -193,13 +193,14 @@ static Optimizer *new_optimizer(const Training *training, const ImagesOptions *o
                                               : training_muon(training->params, config);
 }
 
-static void run_start(Run *run, const ImagesOptions *options)
+static void run_start(Run *run, const ImagesOptions *options, const Given *given)
 {
-    *run = (Run){ .options = options, .test = images_read(options, false), .test_bits = NAN };
+    *run =
+        (Run){ .options = options, .test = images_read(given, options, false), .test_bits = NAN };
     snprintf(run->test_title, sizeof run->test_title, "first %lld test images",
              (long long)min_count(run->test.count, options->evaluate_images));
     if (!options->common.evaluate)
-        run->images = images_read(options, true);
+        run->images = images_read(given, options, true);
     Training *training = &run->training;
     *training =
         training_new(&images_train_command, &options->common, steps_of(options, run->images.count));
@@ -251,7 +252,7 @@ int images_train(int argc, char **argv)
     training_check_epochs(&options.common, &given);
     check_together(&options, &given);
     Run run;
-    run_start(&run, &options);
+    run_start(&run, &options, &given);
     int status = options.common.evaluate ? measure(&run) : train(&run);
     run_free(&run);
     return status;

@@ -49,7 +49,8 @@ static const Option of_training[] = {
       "gradients of several batches are accumulated to this number (0: one batch), each of which "
       "CUDA waits for" },
     { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
-      "updates in total, including those before --resume" },
+      "updates in total, including those before --resume; the learning rate's cosine ends at the "
+      "last one, so a resumed run with more steps goes on at a higher rate" },
     { "optimizer", CHOICE, OF_TRAINING, AT(optimizer), 0, 0, optimizer_names,
       "with weight decay of matrices; muon steps other weights by AdamW" },
     { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL, "decoupled" },

@@ -25,10 +25,10 @@ int language_prepare(int argc, char **argv)
     Sentence damage;
     if (!source_close(source, &damage))
         fail(EXIT_FAILURE, "%s", damage.text);
-    if (!ok)
-        fail(EXIT_FAILURE, "%s: %s", path, sentence.text);
     if (bytes == 0)
         fail(EXIT_FAILURE, "%s is empty, expected a text", path);
+    if (!ok)
+        fail(EXIT_FAILURE, "%s", sentence.text);
     if (!vocabulary_save(&vocabulary, options.vocabulary))
         fail(EXIT_FAILURE, "--vocabulary %s: %s", options.vocabulary, tapegrad_error());
     printf("%s: %lld tokens of %lld bytes, seconds=%.2f\n", options.vocabulary,

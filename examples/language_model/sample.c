@@ -25,8 +25,7 @@ static Loaded load(const LanguageOptions *options, const char *command)
     Device *device = training_device(&options->common);
     loaded.params = params_new(device, 1);
     loaded.model = model_new(loaded.params, options, &loaded.vocabulary);
-    if (!params_load(loaded.params, options->common.load))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    load_weights(loaded.params, options->common.load);
     loaded.config.precision = training_precision(&options->common, device);
     loaded.tape = tape_new(device);
     tape_set_recording(loaded.tape, false);

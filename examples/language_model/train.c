@@ -180,7 +180,7 @@ static ReportConfig report_config(const Run *run)
     };
 }
 
-static void finish_report(Report *report, const Run *run, Loss loss)
+static bool draw_report(const Report *report, const Run *run, Loss loss)
 {
     const TrainingOptions *common = &run->options->common;
     ReportTitle title = { .drop_at = 0 };
@@ -192,7 +192,7 @@ static void finish_report(Report *report, const Run *run, Loss loss)
              "seed %lld, step %lld: %.3f bits per byte, %.3f nats per token on the held-out text",
              (long long)common->seed, (long long)run->training.done, loss_bits(loss),
              loss_nats(loss));
-    report_finish(report, &title);
+    return report_draw(report, &title);
 }
 
 static void print_loss(const char *what, const Run *run, Loss loss, double seconds)
@@ -214,9 +214,9 @@ static int train(Run *run)
     Training *training = &run->training;
     Report *report = training_run(training, report_config(run));
     const Loss loss = evaluate(run, stopped_by ? run->options->evaluate_tokens : INT64_MAX);
-    finish_report(report, run, loss);
-    report_free(report);
     print_loss(training->enough ? "final (patience)" : "final", run, loss, training->seconds);
+    training->failed |= !draw_report(report, run, loss);
+    report_free(report);
     return training_status(training);
 }
 

@@ -175,8 +175,10 @@ bool vocabulary_load(Vocabulary *vocabulary, const char *path, Sentence *sentenc
     ok = ok && token_kind_names[kind] && count >= 1 && count <= MAX_VOCABULARY;
     const int64_t n = ok ? vocabulary_items(kind, count) : 0;
     int32_t *items = allocate(n > 0 ? n : 1, sizeof *items);
-    for (int64_t i = 0; ok && i < n; i++)
-        ok = fscanf(file, "%d ", &items[i]) == 1;
+    for (int64_t i = 0; ok && i < n; i++) { /* without its end the last number may be another */
+        char end = 0;
+        ok = fscanf(file, "%9d%c ", &items[i], &end) == 2 && isspace((unsigned char)end);
+    }
     ok = ok && getc(file) == EOF;
     fclose(file);
     Sentence reason = { "it is no such file, incomplete or too long" };
@@ -409,7 +411,10 @@ bool vocabulary_learn(Vocabulary *vocabulary, TokenKind kind, int64_t count, Sou
         free(words.tokens);
         free(words.table);
     }
-    const bool ok = count >= 0 && vocabulary_of_items(vocabulary, kind, count, items, sentence);
+    Sentence reason;
+    bool ok = count >= 0;
+    if (ok && !vocabulary_of_items(vocabulary, kind, count, items, &reason))
+        ok = sentence_write(sentence, "%s: %.200s", source_name(source), reason.text);
     free(items);
     return ok;
 }

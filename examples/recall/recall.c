@@ -6,6 +6,7 @@
  *           linear attention has.
  * Each kind trains a transformer of two layers; the accuracy is that of fresh sequences.
  *     recall recall|parity [STEPS [ATTENTION [DEVICE]]] */
+#include "examples/shared/argument.h"
 #include "examples/shared/attention.h"
 #include "examples/shared/program.h"
 
@@ -108,15 +109,6 @@ static double learn(Device *device, const char *attention, int steps,
     return accuracy;
 }
 
-static int steps_of(const char *text)
-{
-    char *end;
-    const long steps = strtol(text, &end, 10);
-    if (end == text || *end || steps < 1 || steps > 1000000000)
-        fail(BAD_USE, "%s: expected a whole number of steps from 1 to 1000000000", text);
-    return (int)steps;
-}
-
 int main(int argc, char **argv)
 {
     program_start("recall");
@@ -124,7 +116,7 @@ int main(int argc, char **argv)
     if (argc < 2 || (!parity && strcmp(argv[1], "recall")))
         fail(BAD_USE, "%s: expected recall|parity [STEPS [ATTENTION [DEVICE]]]",
              argc < 2 ? "" : argv[1]);
-    const int steps = argc > 2 ? steps_of(argv[2]) : 2000;
+    const int steps = argument_number(argc, argv, 2, "steps", 1, 2000);
     Device *device = argc > 4 ? device_open(argv[4]) : device_best();
     bool found = false;
     for (int i = 0; attention_names[i]; i++) {

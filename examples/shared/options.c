@@ -188,7 +188,7 @@ static bool read_number(const Option *option, const char *text, void *value)
     return true;
 }
 
-/* The name may reach gnuplot, to which a newline ends a command. */
+/* Lines that name the file stay whole. */
 static bool name_ok(const Option *option, const char *name)
 {
     for (const char *c = name; *c; c++)
@@ -301,24 +301,49 @@ static void print_help(const Command *command)
     printf("  %-20s print this\n", "--help");
 }
 
+/* Ends the program: no option, or several, have this name, which may be abbreviated. */
+static _Noreturn void reject_name(const struct option *known, const char *argument)
+{
+    const size_t length = strcspn(argument + 2, "=");
+    char fitting[32 * OPTIONS_MAX] = "";
+    size_t used = 0;
+    int count = 0;
+    bool whole = false; /* a flag with a value */
+    for (; known->name; known++) {
+        if (strncmp(known->name, argument + 2, length))
+            continue;
+        used += (size_t)snprintf(fitting + used, sizeof fitting - used, "%s--%s",
+                                 count++ ? ", " : "", known->name);
+        whole |= !known->name[length];
+    }
+    if (count > 1 && !whole)
+        fail(BAD_USE, "option '%s' is ambiguous: %s", argument, fitting);
+    fail(BAD_USE, "unrecognized option '%s'; --help lists all", argument);
+}
+
+/* getopt's codes of long options, beyond characters. Each has its own: getopt takes an abbreviation
+ * of options with equal codes for the first of them. */
+enum { FIRST_CODE = 256 };
+
 /* Ends the program if getopt or the option's row rejects an argument. */
 static void read_arguments(Given *given, int argc, char **argv)
 {
     struct option long_options[OPTIONS_MAX + 2] = { 0 };
     int count = 0;
-    for (const Option *option; (option = option_at(given->command, count)); count++) {
-        long_options[count].name = option->name;
-        long_options[count].has_arg = option->kind == FLAG ? no_argument : required_argument;
-    }
-    long_options[count].name = "help";
+    for (const Option *option; (option = option_at(given->command, count)); count++)
+        long_options[count] =
+            (struct option){ option->name, option->kind == FLAG ? no_argument : required_argument,
+                             NULL, FIRST_CODE + count };
+    long_options[count] = (struct option){ "help", no_argument, NULL, FIRST_CODE + count };
     opterr = 0;
-    for (int index, code; (code = getopt_long(argc, argv, ":", long_options, &index)) != -1;) {
+    for (int code; (code = getopt_long(argc, argv, ":", long_options, NULL)) != -1;) {
         if (code == ':')
             fail(BAD_USE, "option '%s' requires an argument", argv[optind - 1]);
-        if (code == '?' && optopt)
+        if (code == '?' && optopt && optopt < FIRST_CODE)
             fail(BAD_USE, "unrecognized option '-%c'; --help lists all", optopt);
         if (code == '?')
-            fail(BAD_USE, "unrecognized option '%s'; --help lists all", argv[optind - 1]);
+            reject_name(long_options, argv[optind - 1]);
+        const int index = code - FIRST_CODE;
         if (index == count) {
             print_help(given->command);
             exit(EXIT_SUCCESS);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,6 +135,21 @@ void *allocate(int64_t count, size_t size)
     if (!memory)
         fail(EXIT_FAILURE, "out of memory for %lld elements of %zu bytes", (long long)count, size);
     return memory;
+}
+
+void load_weights(Params *params, const char *path)
+{
+    if (!params_load(params, path))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    const Tensor *all = params_flat_values(params);
+    const int64_t n = tensor_count(all);
+    Real *values = allocate(n, sizeof *values);
+    tensor_read(all, values);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(values[i]))
+            fail(EXIT_FAILURE, "%s: a weight is %g, expected finite ones: its training diverged",
+                 path, (double)values[i]);
+    free(values);
 }
 
 double now(void)

@@ -34,6 +34,9 @@ enum { BAD_USE = 2 };
 /* Allocates zeroed memory for count elements of this size; fails if memory is exhausted. */
 void *allocate(int64_t count, size_t size);
 
+/* params_load; fails if it does, or if a weight is not finite. */
+void load_weights(Params *params, const char *path);
+
 /* Seconds of a monotonic clock. */
 double now(void);
 

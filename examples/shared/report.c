@@ -122,11 +122,6 @@ Report *report_new(ReportConfig config)
     return report;
 }
 
-bool report_lost_log(const Report *report)
-{
-    return report->lost_log;
-}
-
 void report_free(Report *report)
 {
     free(report->records);
@@ -140,10 +135,11 @@ static void print_progress(const Report *report, Record record)
     const ReportConfig *config = &report->config;
     double done = (double)(record.step - config->first + 1);
     long left = lround((double)(config->last - record.step) * record.seconds / done);
-    printf("step %lld/%lld  ", (long long)record.step, (long long)config->last);
+    printf("step %lld/%lld  %ld:%02ld left  ", (long long)record.step, (long long)config->last,
+           left / 60, left % 60);
     config->print(record.values, config->context);
     double rate = done * config->items / record.seconds;
-    printf("  %.*f %s/s  %ld:%02ld left", rate < 100, rate, config->unit, left / 60, left % 60);
+    printf("  %.*f %s/s", rate < 100, rate, config->unit);
 }
 
 static void show_progress(Report *report, Record record)
@@ -151,9 +147,9 @@ static void show_progress(Report *report, Record record)
     int64_t steps = report->config.last;
     bool last = record.step == steps, tenth = record.step % ((steps + 9) / 10) == 0;
     if (report->terminal && (last || record.seconds - report->line >= 0.1)) {
-        printf("\r");
+        printf("\r\033[?7l"); /* no wrap: a longer line is cut at the last column */
         print_progress(report, record);
-        printf("\033[K");
+        printf("\033[K\033[?7h");
         report->line = record.seconds;
     } else if (!report->terminal && (last || tenth || record.seconds - report->plain >= 10)) {
         print_progress(report, record);
@@ -174,7 +170,44 @@ void report_step(Report *report, Record record)
         write_row(report, record);
 }
 
+bool report_end(Report *report)
+{
+    if (!report->config.quiet && report->terminal && report->line > 0)
+        printf("\n");
+    if (report->log && fclose(report->log)) {
+        caution("--log %s: %s", report->config.log, strerror(errno));
+        report->lost_log = true;
+    }
+    report->log = NULL;
+    return !report->lost_log;
+}
+
 /* -------------------------------------------------------------------------------------- picture */
+
+static int curve_count(const ReportPanel *panel)
+{
+    int count = 0;
+    while (count < REPORT_CURVES && panel->curves[count].factor != 0)
+        count++;
+    return count;
+}
+
+static bool has_points(const Report *report, const ReportCurve *curve)
+{
+    for (size_t i = 0; i < report->count; i++)
+        if (isfinite(report->records[i].values[curve->value]))
+            return true;
+    return false;
+}
+
+/* Whether a curve of the panel has points. */
+static bool is_drawn(const Report *report, const ReportPanel *panel)
+{
+    for (int c = 0; c < curve_count(panel); c++)
+        if (has_points(report, &panel->curves[c]))
+            return true;
+    return false;
+}
 
 /* Mean, minimum and maximum of one value over the records; "?" if no record has it. */
 static void print_range(const Record *start, const Record *end, int value, double factor,
@@ -215,7 +248,7 @@ static void print_points(const Report *report, FILE *gnuplot)
         fprintf(gnuplot, "%lld", (long long)report->records[end - 1].step);
         for (int p = 0; p < config->panels; p++) {
             const ReportPanel *panel = &config->panel[p];
-            for (int c = 0; c < REPORT_CURVES && panel->curves[c].factor != 0; c++)
+            for (int c = 0; c < curve_count(panel); c++)
                 print_range(report->records + start, report->records + end, panel->curves[c].value,
                             panel->curves[c].factor, panel->logarithmic ? 1e-9 : -INFINITY,
                             gnuplot);
@@ -255,15 +288,18 @@ static void print_caption(const Report *report, FILE *gnuplot)
                 records_per_point(report));
 }
 
-/* Plots a panel whose first curve's mean is in this column; returns the next panel's column. */
-static int print_panel(const ReportPanel *panel, int column, bool lowest, FILE *gnuplot)
+/* Plots the curves of a panel that have points, the first one's mean from this column on. */
+static void print_panel(const Report *report, const ReportPanel *panel, int column, bool lowest,
+                        FILE *gnuplot)
 {
     fprintf(gnuplot, "%s logscale y\nset format x '%s'\nset ylabel '%s'\nset xlabel '%s'\n%s\n",
             panel->logarithmic ? "set" : "unset", lowest ? "%g" : "", panel->label,
             lowest ? "step" : "", panel->settings);
     const char *separator = "plot ";
-    for (int c = 0; c < REPORT_CURVES && panel->curves[c].factor != 0; c++, column += 3) {
+    for (int c = 0; c < curve_count(panel); c++, column += 3) {
         const ReportCurve *curve = &panel->curves[c];
+        if (!has_points(report, curve))
+            continue;
         if (curve->range)
             fprintf(gnuplot, "%s$points using 1:%d:%d with filledcurves fillcolor '%s' notitle",
                     separator, column + 1, column + 2, curve->range);
@@ -275,22 +311,17 @@ static int print_panel(const ReportPanel *panel, int column, bool lowest, FILE *
         separator = ", ";
     }
     fprintf(gnuplot, "\nunset label\n");
-    return column;
 }
 
-static void print_script(const Report *report, FILE *gnuplot, const ReportTitle *title)
+static void print_script(const Report *report, FILE *gnuplot, const ReportTitle *title, int drawn)
 {
     const ReportConfig *config = &report->config;
     int64_t last = report->records[report->count - 1].step;
-    fprintf(gnuplot,
-            "set terminal svg size 820,%d font 'sans-serif,14' background 'white'\n"
-            "set output ",
-            config->panels > 1 ? 640 : 480);
-    gnuplot_text(gnuplot, config->plot);
-    fputc('\n', gnuplot);
+    fprintf(gnuplot, "set terminal svg size 820,%d font 'sans-serif,14' background 'white'\n",
+            drawn > 1 ? 640 : 480);
     print_points(report, gnuplot);
-    fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,%s,0.86 spacing 0,0.04\n",
-            config->panels, config->panels > 1 ? "0.12" : "0.15");
+    fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,%s,0.86 spacing 0,0.04\n", drawn,
+            drawn > 1 ? "0.12" : "0.15");
     print_title(title, last, gnuplot);
     print_caption(report, gnuplot);
     fprintf(gnuplot,
@@ -301,25 +332,26 @@ static void print_script(const Report *report, FILE *gnuplot, const ReportTitle 
             "set xrange [0:%lld]\n",
             (long long)last);
     int column = 2;
-    for (int p = 0; p < config->panels; p++)
-        column = print_panel(&config->panel[p], column, p == config->panels - 1, gnuplot);
+    for (int p = 0; p < config->panels; p++) {
+        const ReportPanel *panel = &config->panel[p];
+        if (is_drawn(report, panel))
+            print_panel(report, panel, column, --drawn == 0, gnuplot);
+        column += 3 * curve_count(panel);
+    }
     fprintf(gnuplot, "unset multiplot\n");
 }
 
-static void draw(const Report *report, const ReportTitle *title)
+bool report_draw(const Report *report, const ReportTitle *title)
 {
-    FILE *gnuplot = gnuplot_open(report->config.plot);
-    print_script(report, gnuplot, title);
-    gnuplot_close(gnuplot, report->config.plot);
-}
-
-void report_finish(Report *report, const ReportTitle *title)
-{
-    if (!report->config.quiet && report->terminal && report->line > 0)
-        printf("\n");
-    if (report->log && fclose(report->log))
-        fail(EXIT_FAILURE, "--log %s: %s", report->config.log, strerror(errno));
-    report->log = NULL;
-    if (report->config.plot && report->count > 0)
-        draw(report, title);
+    const char *path = report->config.plot;
+    int drawn = 0; /* panels */
+    for (int p = 0; path && p < report->config.panels; p++)
+        drawn += is_drawn(report, &report->config.panel[p]);
+    if (path && !drawn)
+        caution("--plot %s: no step has a value to draw", path);
+    if (!drawn)
+        return !path;
+    FILE *commands = gnuplot_open();
+    print_script(report, commands, title, drawn);
+    return gnuplot_draw(commands, path);
 }

@@ -55,8 +55,9 @@ void report_free(Report *report);
  * new line per tenth of the steps and per 10 seconds. record.seconds count from report_new. */
 void report_step(Report *report, Record record);
 
-/* Whether the log could not be written, of which report_step has warned. */
-bool report_lost_log(const Report *report);
+/* Ends the progress line and closes the log. False if the log could not be written, of which a
+ * caution was printed. */
+bool report_end(Report *report);
 
 /* The picture's titles, and a vertical line at step drop_at, if the picture includes it. */
 typedef struct ReportTitle {
@@ -65,7 +66,8 @@ typedef struct ReportTitle {
     const char *drop; /* the line's label */
 } ReportTitle;
 
-/* Ends the progress line, closes the log and draws the picture, if any. */
-void report_finish(Report *report, const ReportTitle *title);
+/* Draws the picture, if any, after report_end. False if it could not, of which a caution was
+ * printed: call it when the results are printed. */
+bool report_draw(const Report *report, const ReportTitle *title);
 
 #endif

@@ -56,8 +56,8 @@ void training_load(Training *training)
 {
     const TrainingOptions *options = training->options;
     const char *checkpoint = options->evaluate ? options->load : options->resume;
-    if (options->load && !checkpoint && !params_load(training->params, options->load))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    if (options->load && !checkpoint)
+        load_weights(training->params, options->load);
     dist_optimizer(training->optimizer); /* copies rank 0's weights to all */
     dist_set_weight(training->params, (double)training->part.count);
     if (checkpoint && !optim_load(training->optimizer, training->tape, checkpoint))
@@ -161,7 +161,7 @@ Report *training_run(Training *training, ReportConfig config)
     training->seconds = now() - start;
     if (training->done < training->steps && !training->enough && !stopped_by)
         stopped_by = SIGTERM; /* another rank was stopped */
-    training->failed = report_lost_log(report);
+    training->failed = !report_end(report);
     training->failed |= options->save && !save(training);
     return report;
 }

@@ -19,7 +19,7 @@ typedef struct Training {
     int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
     bool clip_each;        /* --clip is of each weight's gradient by itself */
     bool enough;           /* set by score: the training ends before its steps are done */
-    bool failed;           /* the final checkpoint or the log could not be written */
+    bool failed;           /* the final checkpoint, the log or the plot could not be written */
     /* The program's part of a step, which receives context. */
     void *context;
     void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
@@ -43,7 +43,7 @@ void training_load(Training *training);
 
 /* Trains until all steps are done or a signal stops it, and saves. A save that fails is reported;
  * the next one may succeed. Adds the options and the steps to the report's config. The caller
- * finishes and frees the report. */
+ * prints the results, then draws and frees the report, whose log is closed. */
 Report *training_run(Training *training, ReportConfig config);
 
 /* values [count <= 7] = their mean over the ranks, of this weight. Collective. */

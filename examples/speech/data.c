@@ -155,7 +155,7 @@ static void split(Corpus *corpus, const char *folder, bool by_speaker)
     }
 }
 
-static Corpus read_recordings(const char *folder, const Names *list)
+static Corpus read_recordings(const Given *given, const char *folder, const Names *list)
 {
     Corpus corpus = { .recordings = allocate(list->count, sizeof(Recording)),
                       .count = list->count };
@@ -169,13 +169,14 @@ static Corpus read_recordings(const char *folder, const Names *list)
         char path[4096 + sizeof name->text + 1];
         Sentence sentence;
         snprintf(path, sizeof path, "%s/%s", folder, name->text);
+        options_check_input(given, path);
         if (!wave_read(path, &corpus.recordings[i].wave, &sentence))
             fail(EXIT_FAILURE, "--data %s", sentence.text);
     }
     return corpus;
 }
 
-Corpus corpus_read(const char *folder, bool by_speaker)
+Corpus corpus_read(const Given *given, const char *folder, bool by_speaker)
 {
     char inside[4096];
     snprintf(inside, sizeof inside, "%s/recordings", folder);
@@ -190,7 +191,7 @@ Corpus corpus_read(const char *folder, bool by_speaker)
              "the Free Spoken Digit Dataset has them: "
              "github.com/Jakobovski/free-spoken-digit-dataset",
              folder);
-    Corpus corpus = read_recordings(inside, &list);
+    Corpus corpus = read_recordings(given, inside, &list);
     split(&corpus, folder, by_speaker);
     free(list.names);
     return corpus;

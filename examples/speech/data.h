@@ -3,6 +3,7 @@
 #ifndef TAPEGRAD_SPEECH_DATA_H
 #define TAPEGRAD_SPEECH_DATA_H
 
+#include "examples/shared/options.h"
 #include "examples/speech/features.h"
 
 enum {
@@ -41,10 +42,10 @@ typedef struct Corpus {
 } Corpus;
 
 /* Reads the files DIGIT_SPEAKER_INDEX.wav of a folder or of recordings/ in it; ends the program on
- * an error. Test: the recordings 0 to 4, as the data set's authors have it, or, by speaker, all
- * recordings of the last two speakers by name, none of whom is heard in training. Validation: of
- * the others those from 45 on. Training: the rest. */
-Corpus corpus_read(const char *folder, bool by_speaker);
+ * an error, or if an option names one of them to be written. Test: the recordings 0 to 4, as the
+ * data set's authors have it, or, by speaker, all recordings of the last two speakers by name, none
+ * of whom is heard in training. Validation: of the others those from 45 on. Training: the rest. */
+Corpus corpus_read(const Given *given, const char *folder, bool by_speaker);
 void corpus_free(Corpus *corpus);
 
 /* A string: samples and the phonemes of its digits. */

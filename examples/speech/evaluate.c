@@ -15,10 +15,10 @@ static void print_row(const char *name, Edits edits)
 int speech_evaluate(int argc, char **argv)
 {
     SpeechOptions options;
-    options_parse(&speech_evaluate_command, argc, argv, &options);
+    const Given given = options_parse(&speech_evaluate_command, argc, argv, &options);
     speech_check_checkpoint(&options);
     speech_check_data(&options);
-    Corpus corpus = corpus_read(options.data, !strcmp(options.split, "speaker"));
+    Corpus corpus = corpus_read(&given, options.data, !strcmp(options.split, "speaker"));
     const int64_t samples = string_samples(&corpus, options.max_digits);
     Recognizer recognizer = recognizer_new(&options, model_positions(&options, samples));
     const Strings strings = { &options, &corpus, recognizer.bank, PART_TEST, 0 };

@@ -12,22 +12,39 @@
 
 /* ---------------------------------------------------------------------------------- sound files */
 
-/* libsndfile reads a WAV file that was cut off without an error; its RIFF header has the size. */
-static bool whole_riff(const char *path)
+static int64_t little_endian(const uint8_t bytes[4])
 {
-    unsigned char header[8] = { 0 };
-    FILE *file = fopen(path, "rb");
-    if (!file || fread(header, 1, 8, file) != 8 || memcmp(header, "RIFF", 4)) {
-        if (file)
-            fclose(file);
-        return true; /* another format, for libsndfile to judge */
+    return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | (int64_t)bytes[3] << 24;
+}
+
+/* The end of a WAV file's samples by the header of their chunk; 0: it states none, since the writer
+ * to a pipe does not know it and states 0xffffffff or a size near 2^31, or the file has another
+ * format. */
+static int64_t stated_end(FILE *file)
+{
+    enum { CHUNK = 8, RIFF = 12, UNKNOWN = 0x7ffff000 };
+    uint8_t header[RIFF];
+    if (fread(header, 1, RIFF, file) != RIFF || memcmp(header, "RIFF", 4))
+        return 0;
+    while (fread(header, 1, CHUNK, file) == CHUNK) {
+        const int64_t size = little_endian(header + 4);
+        if (!memcmp(header, "data", 4))
+            return size < UNKNOWN ? ftell(file) + size : 0;
+        if (fseek(file, size + size % 2, SEEK_CUR))
+            return 0;
     }
-    fseek(file, 0, SEEK_END);
-    const long size = ftell(file);
-    fclose(file);
-    const uint32_t riff = (uint32_t)header[4] | (uint32_t)header[5] << 8 |
-                          (uint32_t)header[6] << 16 | (uint32_t)header[7] << 24;
-    return size >= 8 + (long)riff;
+    return 0;
+}
+
+/* libsndfile reads a WAV file that was truncated without an error. */
+static bool is_truncated(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    const int64_t end = file ? stated_end(file) : 0;
+    const bool truncated = file && fseek(file, 0, SEEK_END) == 0 && ftell(file) < end;
+    if (file)
+        fclose(file);
+    return truncated;
 }
 
 enum { HIGHEST_RATE = 768000 };
@@ -38,7 +55,7 @@ static bool check_format(const char *path, const SF_INFO *info, Sentence *senten
     if (rate < RATE || rate > HIGHEST_RATE)
         return sentence_write(sentence, "%s: %lld samples per second, expected %d to %d", path,
                               (long long)rate, RATE, HIGHEST_RATE);
-    if (!whole_riff(path))
+    if (is_truncated(path))
         return sentence_write(sentence, "%s: truncated: shorter than its header states", path);
     if (info->frames < least)
         return sentence_write(sentence, "%s: %lld samples, expected at least %lld", path,

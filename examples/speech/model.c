@@ -248,8 +248,7 @@ Recognizer recognizer_new(const SpeechOptions *options, int64_t max_positions)
                               .model = model_new(params, options, max_positions) };
     tape_set_recording(recognizer.tape, false);
     tape_set_training(recognizer.tape, false);
-    if (!params_load(params, options->common.load))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    load_weights(params, options->common.load);
     return recognizer;
 }
 

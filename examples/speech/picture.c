@@ -63,13 +63,10 @@ static void print_script(FILE *gnuplot, const char *path, const FilterBank *bank
     const double seconds = (double)wave->count / RATE, width = fmin(fmax(700, 500 * seconds), 6000);
     const size_t length = strlen(path);
     const bool svg = length > 4 && !strcmp(path + length - 4, ".svg");
-    fprintf(gnuplot,
-            "set terminal %s size %.0f,360 font 'sans-serif,%d' background '#ffffff'\n"
-            "set output ",
+    fprintf(gnuplot, "set terminal %s size %.0f,360 font 'sans-serif,%d' background '#ffffff'\n",
             svg ? "svg" : "pngcairo", width, svg ? 13 : 11);
-    gnuplot_text(gnuplot, path);
     fprintf(gnuplot,
-            "\nset palette defined (0 '#000004', 1 '#3b0f70', 2 '#8c2981', 3 '#de4968', "
+            "set palette defined (0 '#000004', 1 '#3b0f70', 2 '#8c2981', 3 '#de4968', "
             "4 '#fe9f6d', 5 '#fcfdbf')\nunset colorbox\nset border linecolor '#777777'\n"
             "set tics nomirror out textcolor '#333333'\nset tmargin 4\nset lmargin 10\n"
             "set rmargin 3\nset xlabel 'seconds'\nset xrange [0:%g]\nset yrange [-0.5:%g]\n",
@@ -81,10 +78,10 @@ static void print_script(FILE *gnuplot, const char *path, const FilterBank *bank
             WINDOW / 2. / RATE, (double)HOP / RATE);
 }
 
-void picture_draw(const char *path, const FilterBank *bank, const Wave *wave, const Mark *marks,
+bool picture_draw(const char *path, const FilterBank *bank, const Wave *wave, const Mark *marks,
                   int64_t count)
 {
-    FILE *gnuplot = gnuplot_open(path);
+    FILE *gnuplot = gnuplot_open();
     print_script(gnuplot, path, bank, wave, marks, count);
-    gnuplot_close(gnuplot, path);
+    return gnuplot_draw(gnuplot, path);
 }

@@ -12,8 +12,8 @@ typedef struct Mark {
 } Mark;
 
 /* Draws the log-mel filter banks against time, with marks [count]: a PNG, or an SVG if the path
- * ends with .svg. Ends the program if gnuplot fails. */
-void picture_draw(const char *path, const FilterBank *bank, const Wave *wave, const Mark *marks,
+ * ends with .svg. False after a caution. */
+bool picture_draw(const char *path, const FilterBank *bank, const Wave *wave, const Mark *marks,
                   int64_t count);
 
 #endif

@@ -26,12 +26,13 @@ int speech_features(int argc, char **argv)
     gnuplot_check(options.common.plot);
     Wave wave = read_file(path);
     FilterBank *bank = filter_bank_new();
-    picture_draw(options.common.plot, bank, &wave, NULL, 0);
-    printf("%s: %lld frames of %d filters, %.2f s\n", options.common.plot,
-           (long long)frame_count(wave.count), FILTERS, (double)wave.count / RATE);
+    const bool ok = picture_draw(options.common.plot, bank, &wave, NULL, 0);
+    if (ok)
+        printf("%s: %lld frames of %d filters, %.2f s\n", options.common.plot,
+               (long long)frame_count(wave.count), FILTERS, (double)wave.count / RATE);
     filter_bank_free(bank);
     wave_free(&wave);
-    return EXIT_SUCCESS;
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* ---------------------------------------------------------------------------------- recognition */
@@ -118,12 +119,12 @@ int speech_recognize(int argc, char **argv)
     Result result = recognize(&recognizer, &wave);
     Mark *marks = marks_of(&result, &options);
     print_result(&result, marks);
-    if (options.common.plot)
-        picture_draw(options.common.plot, recognizer.bank, &wave, marks,
-                     result.phoneme_count + result.digit_count);
+    const bool ok =
+        !options.common.plot || picture_draw(options.common.plot, recognizer.bank, &wave, marks,
+                                             result.phoneme_count + result.digit_count);
     free(marks);
     result_free(&result);
     recognizer_free(&recognizer);
     wave_free(&wave);
-    return EXIT_SUCCESS;
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -139,7 +139,7 @@ static ReportConfig report_config(const Run *run)
     };
 }
 
-static void finish_report(Report *report, const Run *run)
+static bool draw_report(const Report *report, const Run *run)
 {
     const SpeechOptions *options = run->options;
     ReportTitle title = { .drop_at = 0 };
@@ -149,7 +149,7 @@ static void finish_report(Report *report, const Run *run)
     snprintf(title.subtitle, sizeof title.subtitle,
              "seed %lld, step %lld: validation error %.2f %% of phonemes",
              (long long)options->common.seed, (long long)run->training.done, run->error);
-    report_finish(report, &title);
+    return report_draw(report, &title);
 }
 
 static int train(Run *run)
@@ -160,8 +160,6 @@ static int train(Run *run)
     Report *report = training_run(training, report_config(run));
     if (training->done % run->steps_per_epoch || training->done < training->first)
         run->error = validate(run);
-    finish_report(report, run);
-    report_free(report);
     const int64_t steps = training->done - training->first + 1;
     printf("final validation_error=%.4f steps=%lld epochs=%.4g seconds=%.2f "
            "seconds_per_epoch=%.2f most_positions=%lld peak_mib=%.1f\n",
@@ -169,6 +167,8 @@ static int train(Run *run)
            (double)training->done / (double)run->steps_per_epoch, training->seconds,
            steps ? training->seconds / (double)steps * (double)run->steps_per_epoch : 0,
            (long long)run->most_positions, (double)device_memory(device).peak / (1 << 20));
+    training->failed |= !draw_report(report, run);
+    report_free(report);
     return training_status(training);
 }
 
@@ -188,10 +188,10 @@ static Optimizer *optimizer_new(Params *params, const SpeechOptions *options)
                                            : optim_radam(params, config);
 }
 
-static void run_start(Run *run, const SpeechOptions *options)
+static void run_start(Run *run, const SpeechOptions *options, const Given *given)
 {
     *run = (Run){ .options = options,
-                  .corpus = corpus_read(options->data, !strcmp(options->split, "speaker")),
+                  .corpus = corpus_read(given, options->data, !strcmp(options->split, "speaker")),
                   .bank = filter_bank_new(),
                   .error = NAN };
     run->steps_per_epoch = steps_per_epoch(&run->corpus, options);
@@ -234,7 +234,7 @@ int speech_train(int argc, char **argv)
     speech_check_data(&options);
     options.common.eager = true; /* utterances differ in length, so a step cannot be replayed */
     Run run;
-    run_start(&run, &options);
+    run_start(&run, &options, &given);
     int status = train(&run);
     run_free(&run);
     return status;

@@ -234,7 +234,9 @@ static void fuzz_cifar10(void)
 {
     Cifar10 images = { .count = 7 };
     Sentence sentence = { "" };
-    if (cifar10_read(folder, false, &images, &sentence)) {
+    glob_t files;
+    REQUIRE(cifar10_find(folder, false, &files, &sentence));
+    if (cifar10_read(&files, &images, &sentence)) {
         int sum = 0;
         REQUIRE(images.count > 0);
         for (int64_t i = 0; i < images.count * CIFAR10_BYTES; i++)
@@ -244,6 +246,7 @@ static void fuzz_cifar10(void)
     } else {
         REQUIRE(images.count == 7 && !images.bytes && *sentence.text);
     }
+    globfree(&files);
 }
 
 static void write_cifar10_seeds(void)
@@ -348,7 +351,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     if (access("/dev/shm", W_OK) != 0) /* in memory, a save takes microseconds */
         strcpy(folder, "/tmp/fuzz.XXXXXX");
     REQUIRE(chosen && seeds && mkdtemp(folder) && atexit(clean) == 0);
-    /* cifar10_read takes a directory, and from it the names test*.bin. */
+    /* cifar10_find takes a directory, and from it the names test*.bin. */
     snprintf(given, sizeof given, "%s/test.bin", folder);
     snprintf(saved, sizeof saved, "%s/saved", folder);
     snprintf(again, sizeof again, "%s/again", folder);
