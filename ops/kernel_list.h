@@ -124,6 +124,8 @@ KERNEL(causal_convolution_backward_weight,
 /* to [rows, columns] <- from, with row strides in elements */
 KERNEL(copy_rows, (Gradient to, int64_t to_stride, const Real *from, int64_t from_stride,
                    int64_t rows, int64_t columns))
+/* to = from, at places by strides; integers */
+REAL_KERNEL(copy_integers, (int32_t *to, const int32_t *from, IntegerCopy copy))
 /* out [outer, q, middle, p, inner] <- x [outer, p, middle, q, inner] */
 KERNEL(transpose, (Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle, int64_t q,
                    int64_t inner))

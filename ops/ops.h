@@ -297,7 +297,10 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling);
  * logit, then a value of its distribution, rounded to the nearest of the 256 values. */
 Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 
-/* ------------------------------------------------------------------------- indexing and layout */
+/* ------------------------------------------------------------------------- indexing and layout
+ * op_reshape, op_broadcast_to, op_transpose, op_permute, op_concat, op_stack, op_slice, op_select
+ * and op_split also take int32 tensors, such as token ids, and then return int32; op_concat and
+ * op_stack no mixture. */
 
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
  * index is outside [0, V), or indices has 4 axes. */

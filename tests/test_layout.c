@@ -742,7 +742,7 @@ TEST(misuse_of_concat_raises)
     tape_free(tape);
 }
 
-/* --------------------------------------------------------------------------------------- stores */
+/* ------------------------------------------------------------------------------------- integers */
 static Tensor *integers(const int32_t *host, Shape of)
 {
     return tape_input_i32(tape, host, of);
@@ -755,6 +755,63 @@ static void assert_integers(const Tensor *tensor, const int32_t *expected)
     ck_assert_mem_eq(found, expected, (size_t)tensor_count(tensor) * sizeof *found);
 }
 
+/* As Reals these are NaN, -0 and a subnormal number. */
+TEST(every_bit_of_integers_is_moved)
+{
+    begin();
+    static const int32_t x[] = { 0x7f800001, INT32_MIN, 1, -1 };
+    Tensor *in = integers(x, shape(2, 2)), *column = op_slice(tape, in, 1, 0, 1);
+    assert_integers(op_reshape(tape, in, shape(4)), x);
+    assert_integers(column, (int32_t[]){ x[0], x[2] });
+    assert_integers(op_select(tape, in, 0, 1), x + 2);
+    assert_integers(op_transpose(tape, in, 0, 1), (int32_t[]){ x[0], x[2], x[1], x[3] });
+    assert_integers(op_concat(tape, (Tensor *[]){ in, column }, 2, 1),
+                    (int32_t[]){ x[0], x[1], x[0], x[2], x[3], x[2] });
+    assert_integers(op_stack(tape, (Tensor *[]){ column, column }, 2, 2),
+                    (int32_t[]){ x[0], x[0], x[2], x[2] });
+    assert_integers(op_broadcast_to(tape, column, shape(2, 2)),
+                    (int32_t[]){ x[0], x[0], x[2], x[2] });
+    tape_free(tape);
+}
+
+/* A batch of token ids, split into inputs and targets; a sampled id appended to a prompt. */
+TEST(moved_integers_are_indices)
+{
+    begin();
+    Tensor *weight = tape_variable(tape, VALUES(10, 11, 12, 13), shape(4, 1));
+    Tensor *tokens = integers((int32_t[]){ 3, 0, 1, 2, 2, 1 }, shape(2, 3));
+    Tensor *inputs = op_slice(tape, tokens, 1, 0, 2), *targets = op_slice(tape, tokens, 1, 1, 2);
+    Tensor *x = op_embedding(tape, weight, inputs);
+    assert_values(x, shape(2, 2, 1), VALUES(13, 10, 12, 12));
+    Tensor *next = op_argmax(tape, op_reshape(tape, x, shape(2, 2)), 1);
+    Tensor *all[] = { targets, op_reshape(tape, next, shape(2, 1)) };
+    assert_values(op_embedding(tape, weight, op_concat(tape, all, 2, 1)), shape(2, 3, 1),
+                  VALUES(10, 11, 10, 12, 11, 10));
+    Tensor *wrong =
+        op_concat(tape, (Tensor *[]){ next, integers((int32_t[]){ 4 }, shape(1)) }, 2, 0);
+    assert_raises("op_embedding: indices[2] is 4, expected 0 to 3, the rows of weight",
+                  op_embedding(tape, weight, wrong));
+    op_embedding(tape, weight, op_slice(tape, wrong, 0, 0, 2)); /* without the wrong one */
+    tape_backward(tape, op_sum(tape, x, ALL_AXES));
+    assert_values(tensor_gradient(weight), shape(4, 1), VALUES(1, 0, 2, 1));
+    tape_free(tape);
+}
+
+TEST(integers_and_reals_are_not_joined)
+{
+    begin();
+    Tensor *real = normal_input(shape(2)),
+           *pair[] = { integers((int32_t[2]){ 0 }, shape(2)), real };
+    assert_raises("op_concat: tensors[1] has dtype Real, expected int32",
+                  op_concat(tape, pair, 2, 0));
+    pair[1] = pair[0];
+    pair[0] = real;
+    assert_raises("op_stack: tensors[1] has dtype int32, expected Real",
+                  op_stack(tape, pair, 2, 0));
+    tape_free(tape);
+}
+
+/* --------------------------------------------------------------------------------------- stores */
 TEST(values_of_store)
 {
     begin();
