@@ -129,9 +129,9 @@ REAL_KERNEL(copy_integers, (int32_t *to, const int32_t *from, IntegerCopy copy))
 /* out [outer, q, middle, p, inner] <- x [outer, p, middle, q, inner] */
 KERNEL(transpose, (Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle, int64_t q,
                    int64_t inner))
-/* out [R, D] = the rows of weight [V, D], Real, at indices [R] */
+/* out [R, D] <- the rows of weight [V, D], Real, at indices [R] */
 KERNEL(embedding_forward,
-       (Real *out, const Real *weight, const int32_t *indices, int64_t R, int64_t D))
+       (Gradient out, const Real *weight, const int32_t *indices, int64_t R, int64_t D))
 /* dweight [V, D], Real, at indices <- the rows of dout [R, D] */
 KERNEL(embedding_backward, (Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                             int64_t V, int64_t D))

@@ -305,6 +305,14 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
  * index is outside [0, V), or indices has 4 axes. */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
+/* out_rc = sum of x_ec over the e with indices_e = r, the transpose of op_embedding: x [..., C],
+ * indices int32 [...]; returns [rows, C], Real, 0 where no index is r. In a graph with E edges from
+ * source_e to target_e, both int32 [E], the sum over the neighbors of each node of x [nodes, C] is
+ *     op_scatter_add(tape, op_embedding(tape, x, source), target, nodes)
+ * and a graph convolution (Kipf and Welling 2017) has, with weights [E, 1] of the edges,
+ *     op_scatter_add(tape, op_multiply(tape, op_embedding(tape, x, source), weights), ...)
+ * Raises if an index is outside [0, rows), or rows is below 1. */
+Tensor *op_scatter_add(Tape *tape, Tensor *x, Tensor *indices, int64_t rows);
 /* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
  * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */

@@ -458,6 +458,9 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
         { P(300, 5), INTEGERS(300, 9, 23) }, { P(7, 37), INTEGERS(6, 5000) })               \
+    ROW(scatter_add, op_scatter_add(tape, x[0], x[1], 7), UNMEASURED,                              \
+        { S(5, 3), INTEGERS(7, 5) }, { S(1), INTEGERS(7, 1) }, { S(2, 3, 4), INTEGERS(6, 2, 3) },  \
+        { S(9, 23, 33), INTEGERS(7, 9, 23) }, { S(5000, 37), INTEGERS(6, 5000) })                  \
     ROW(reshape_beside, op_multiply(tape, op_reshape(tape, x[0], shape(5, 6)),                     \
                                     op_exp(tape, op_reshape(tape, op_reshape(tape, x[0],           \
                                         shape(30)), shape(5, 6)))), UNMEASURED, { S(3, 2, 5) })    \

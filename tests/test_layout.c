@@ -742,6 +742,60 @@ TEST(misuse_of_concat_raises)
     tape_free(tape);
 }
 
+/* ---------------------------------------------------------------------------------- scatter-add */
+/* out_t = sum over edges (s, t) of x_s / sqrt(degree_s degree_t): the path 0 - 1 - 2 with loops, as
+ * a product with its normalized adjacency matrix. */
+TEST(a_graph_convolution_is_a_product_with_the_adjacency_matrix)
+{
+    enum { NODES = 3, EDGES = 7, C = 5 };
+    static const int32_t source[EDGES] = { 0, 1, 2, 0, 1, 1, 2 };
+    static const int32_t target[EDGES] = { 0, 1, 2, 1, 0, 2, 1 };
+    static const double degree[NODES] = { 2, 3, 2 };
+    Real weight[EDGES], adjacency[NODES * NODES] = { 0 }, *gradients[2], *outs[2];
+    begin();
+    for (int e = 0; e < EDGES; e++) {
+        weight[e] = (Real)(1 / sqrt(degree[source[e]] * degree[target[e]]));
+        adjacency[target[e] * NODES + source[e]] = weight[e];
+    }
+    for (int dense = 0; dense < 2; dense++, tape_reset(tape)) {
+        Tensor *x = tape_variable(tape, test_normal(1, NODES * C), shape(NODES, C)), *out;
+        if (dense) {
+            out = op_matmul(tape, tape_input(tape, adjacency, shape(NODES, NODES)), x);
+        } else {
+            out = op_embedding(tape, x, tape_input_i32(tape, source, shape(EDGES)));
+            out = op_multiply(tape, out, tape_input(tape, weight, shape(EDGES, 1)));
+            out = op_scatter_add(tape, out, tape_input_i32(tape, target, shape(EDGES)), NODES);
+        }
+        outs[dense] = test_values(out);
+        tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+        gradients[dense] = test_values(tensor_gradient(x));
+    }
+    assert_close(outs[0], outs[1], NODES * C, 1e-6);
+    assert_close(gradients[0], gradients[1], NODES * C, 1e-6);
+    tape_free(tape);
+}
+
+TEST(misuse_of_scatter_add_raises)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    Tensor *index = tape_input_i32(tape, (int32_t[]){ 0, 4 }, shape(2));
+    assert_values(op_scatter_add(tape, tape_input(tape, VALUES(3, 4), shape(2, 1)), index, 5),
+                  shape(5, 1), VALUES(3, 0, 0, 0, 4));
+    assert_raises("op_scatter_add: x is NULL", op_scatter_add(tape, NULL, index, 5));
+    assert_raises("op_scatter_add: indices has dtype Real, expected int32",
+                  op_scatter_add(tape, x, x, 5));
+    assert_raises("op_scatter_add: x is [3,2], indices is [2], expected x to have one axis more",
+                  op_scatter_add(tape, normal_input(shape(3, 2)), index, 5));
+    assert_raises("op_scatter_add: x is [], indices is [2], expected x to have one axis more",
+                  op_scatter_add(tape, normal_input(shape_scalar()), index, 5));
+    assert_raises("op_scatter_add: rows is 0, expected 1 or more",
+                  op_scatter_add(tape, x, index, 0));
+    assert_raises("op_scatter_add: indices[1] is 4, expected 0 to 3, the rows of out",
+                  op_scatter_add(tape, x, index, 4));
+    tape_free(tape);
+}
+
 /* ------------------------------------------------------------------------------------- integers */
 static Tensor *integers(const int32_t *host, Shape of)
 {
