@@ -165,8 +165,8 @@ Tensor *op_softmax(Tape *tape, Tensor *x);
 /* out_c = x_c - ln sum_j e^x_j, likewise. */
 Tensor *op_log_softmax(Tape *tape, Tensor *x);
 /* out_c = (x_c - mean) / sqrt(variance + eps) weight_c + bias_c, in each row of x [..., C], with
- * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
- * eps > 0. */
+ * the biased variance; weight, bias [C], or NULL: ones, zeros; returns [..., C]  (Ba, Kiros, Hinton
+ * 2016). Raises unless eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
 /* out_c = x_c / sqrt(sum_j x_j^2 / C + eps) weight_c, in each row of x [..., C]; weight [C], or
  * NULL: ones; returns [..., C]  (Zhang and Sennrich 2019). Models that store weight - 1 pass

@@ -37,6 +37,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(batchnorm, { S(B_, N_ + 3, M_), P(M_), P(M_) })                                            \
     ROW(batchnorm_running, { S(B_, N_, M_), P(M_), P(M_) })                                        \
     ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
+    ROW(layernorm_without_bias, { S(B_, N_, M_) })                                                 \
+    ROW(residual_without_bias, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                        \
     ROW(residual_undropped, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                           \
     ROW(sum, { S(B_, N_, M_) }) ROW(sum_rows, { S(B_, N_, M_) }) ROW(sum_first, { S(N_, M_) })     \
     ROW(sum_middle, { S(B_, N_, H_, M_) }) ROW(mean, { S(N_, M_) })                                \
