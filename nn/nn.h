@@ -188,11 +188,18 @@ Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t 
 Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices);
 
 typedef struct LayerNorm {
-    Tensor *weight, *bias; /* [width] */
+    Tensor *weight, *bias; /* [width], or NULL: ones, zeros */
     double eps;            /* 1e-5 */
 } LayerNorm;
 
+typedef struct LayerNormConfig {
+    bool no_weight, no_bias; /* false */
+} LayerNormConfig;
+
 /* Weight is initialized to ones, bias to zeros. */
+LayerNorm nn_layernorm_with(Params *params, const char *name, int64_t width,
+                            LayerNormConfig config);
+/* The same with a config of zeros. */
 LayerNorm nn_layernorm(Params *params, const char *name, int64_t width);
 /* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm; Ba,
  * Kiros, Hinton 2016, equation 4): x [..., width], returns the same shape. */

@@ -124,12 +124,14 @@ KERNEL(causal_convolution_backward_weight,
 /* to [rows, columns] <- from, with row strides in elements */
 KERNEL(copy_rows, (Gradient to, int64_t to_stride, const Real *from, int64_t from_stride,
                    int64_t rows, int64_t columns))
+/* to = from, at places by strides; integers */
+REAL_KERNEL(copy_integers, (int32_t *to, const int32_t *from, IntegerCopy copy))
 /* out [outer, q, middle, p, inner] <- x [outer, p, middle, q, inner] */
 KERNEL(transpose, (Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle, int64_t q,
                    int64_t inner))
-/* out [R, D] = the rows of weight [V, D], Real, at indices [R] */
+/* out [R, D] <- the rows of weight [V, D], Real, at indices [R] */
 KERNEL(embedding_forward,
-       (Real *out, const Real *weight, const int32_t *indices, int64_t R, int64_t D))
+       (Gradient out, const Real *weight, const int32_t *indices, int64_t R, int64_t D))
 /* dweight [V, D], Real, at indices <- the rows of dout [R, D] */
 KERNEL(embedding_backward, (Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                             int64_t V, int64_t D))

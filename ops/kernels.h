@@ -37,6 +37,7 @@
 #include "ops/rows/rms_norm.h"
 #include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
+#include "ops/shared/integers.h"
 #include "ops/shared/windows.h"
 #include "tensor/kernel.h"
 

@@ -166,8 +166,8 @@ Tensor *op_softmax(Tape *tape, Tensor *x);
 /* out_c = x_c - ln sum_j e^x_j, likewise. */
 Tensor *op_log_softmax(Tape *tape, Tensor *x);
 /* out_c = (x_c - mean) / sqrt(variance + eps) weight_c + bias_c, in each row of x [..., C], with
- * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
- * eps > 0. */
+ * the biased variance; weight, bias [C], or NULL: ones, zeros; returns [..., C]  (Ba, Kiros, Hinton
+ * 2016). Raises unless eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
 /* out_c = x_c / sqrt(sum_j x_j^2 / C + eps) weight_c, in each row of x [..., C]; weight [C], or
  * NULL: ones; returns [..., C]  (Zhang and Sennrich 2019). Models that store weight - 1 pass
@@ -298,11 +298,22 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling);
  * logit, then a value of its distribution, rounded to the nearest of the 256 values. */
 Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 
-/* ------------------------------------------------------------------------- indexing and layout */
+/* ------------------------------------------------------------------------- indexing and layout
+ * op_reshape, op_broadcast_to, op_transpose, op_permute, op_concat, op_stack, op_slice, op_select
+ * and op_split also take int32 tensors, such as token ids, and then return int32; op_concat and
+ * op_stack no mixture. */
 
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
  * index is outside [0, V), or indices has 4 axes. */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
+/* out_rc = sum of x_ec over the e with indices_e = r, the transpose of op_embedding: x [..., C],
+ * indices int32 [...]; returns [rows, C], Real, 0 where no index is r. In a graph with E edges from
+ * source_e to target_e, both int32 [E], the sum over the neighbors of each node of x [nodes, C] is
+ *     op_scatter_add(tape, op_embedding(tape, x, source), target, nodes)
+ * and a graph convolution (Kipf and Welling 2017) has, with weights [E, 1] of the edges,
+ *     op_scatter_add(tape, op_multiply(tape, op_embedding(tape, x, source), weights), ...)
+ * Raises if an index is outside [0, rows), or rows is below 1. */
+Tensor *op_scatter_add(Tape *tape, Tensor *x, Tensor *indices, int64_t rows);
 /* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
  * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */

@@ -399,6 +399,12 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { S(20, 2500), S(20, 2500), P(2500), P(2500) },                                            \
         { S(20, 2501), S(20, 2501), P(2501), P(2501) },                                            \
         { S(2, 9001), S(2, 9001), P(9001), P(9001) })                                              \
+    ROW(layernorm_without_bias, op_layernorm(tape, x[0], x[1], x[2], 1e-3), UNMEASURED,            \
+        { S(2, 3, 5) }, { S(2, 3, 5), P(5) }, { S(67, 83) }, { S(67, 83), P(83) },                 \
+        { S(5, 12), P(12) })                                                                       \
+    ROW(residual_without_bias,                                                                     \
+        op_residual_layernorm(tape, x[0], x[1], 0.3, x[2], NULL, 1e-3), UNMEASURED,                \
+        { S(2, 3, 5), S(2, 3, 5) }, { S(67, 83), S(67, 83), P(83) })                               \
     ROW(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-3),          \
         UNMEASURED, { S(3, 19), S(3, 19), P(19) }, { S(70, 33), S(70, 33), P(33) })                \
     ROW(sum, op_sum(tape, x[0], ALL_AXES), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
@@ -458,6 +464,10 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
         { P(300, 5), INTEGERS(300, 9, 23) }, { P(7, 37), INTEGERS(6, 5000) })               \
+    ROW(scatter_add, op_scatter_add(tape, x[0], x[1], 7), UNMEASURED,                              \
+        { S(5, 3), INTEGERS(7, 5) }, { S(1, 1), INTEGERS(7, 1) },                                  \
+        { S(2, 3, 4), INTEGERS(6, 2, 3) },                                                         \
+        { S(9, 23, 33), INTEGERS(7, 9, 23) }, { S(5000, 37), INTEGERS(6, 5000) })                  \
     ROW(reshape_beside, op_multiply(tape, op_reshape(tape, x[0], shape(5, 6)),                     \
                                     op_exp(tape, op_reshape(tape, op_reshape(tape, x[0],           \
                                         shape(30)), shape(5, 6)))), UNMEASURED, { S(3, 2, 5) })    \

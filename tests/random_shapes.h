@@ -37,6 +37,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(batchnorm, { S(B_, N_ + 3, M_), P(M_), P(M_) })                                            \
     ROW(batchnorm_running, { S(B_, N_, M_), P(M_), P(M_) })                                        \
     ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
+    ROW(layernorm_without_bias, { S(B_, N_, M_) })                                                 \
+    ROW(residual_without_bias, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                        \
     ROW(residual_undropped, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                           \
     ROW(sum, { S(B_, N_, M_) }) ROW(sum_rows, { S(B_, N_, M_) }) ROW(sum_first, { S(N_, M_) })     \
     ROW(sum_middle, { S(B_, N_, H_, M_) }) ROW(mean, { S(N_, M_) })                                \
@@ -54,6 +56,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(weighted_cross_entropy, { S(N_ + 1, M_), INTEGERS((int32_t)M_, N_ + 1), WEIGHTS(N_ + 1) }) \
     ROW(discretized_logistic_mixture, { S(N_, 3 * M_), INTEGERS(256, N_) })                        \
     ROW(embedding, { P(M_, K_), INTEGERS((int32_t)M_, B_, N_) }) ROW(reshape, { S(3, 2, 5) })      \
+    ROW(scatter_add, { S(B_, N_, M_), INTEGERS(7, B_, N_) })                                       \
     ROW(transpose, { S(N_, M_, H_) }) ROW(transpose_middle, { S(B_, N_, M_, H_) })                 \
     ROW(transpose_far, { S(N_, B_, H_, M_) })                                                      \
     ROW(permute, { S(B_, N_, M_, H_) }) ROW(select, { S(B_, N_ + 1, M_) })                         \

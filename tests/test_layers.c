@@ -893,6 +893,27 @@ TEST(a_layer_without_bias_is_a_product)
     end();
 }
 
+/* A missing weight is ones, a missing bias zeros; files then lack their names, as PyTorch's do. */
+TEST(norms_and_convolutions_without_weight_or_bias)
+{
+    begin();
+    const LayerNorm alone = nn_layernorm_with(
+        params, "a", WIDTH, (LayerNormConfig){ .no_weight = true, .no_bias = true });
+    const LayerNorm scaled =
+        nn_layernorm_with(params, "s", WIDTH, (LayerNormConfig){ .no_bias = true });
+    const CausalConvolution taps =
+        nn_causal_convolution_with(params, "c", WIDTH, 2, (LinearConfig){ .no_bias = true });
+    const LayerNorm full = nn_layernorm(params, "f", WIDTH);
+    ck_assert(!alone.weight && !alone.bias && !scaled.bias && !taps.bias);
+    ck_assert_int_eq(params_count(params), 1 + 1 + 2);
+    ck_assert_ptr_eq(params_find(params, "s.weight"), scaled.weight);
+    Tensor *x = some_input(), *expected = nn_layernorm_forward(tape, &full, x);
+    const Real *values = test_values(expected);
+    assert_identical(test_values(nn_layernorm_forward(tape, &alone, x)), values, tensor_count(x));
+    assert_identical(test_values(nn_layernorm_forward(tape, &scaled, x)), values, tensor_count(x));
+    end();
+}
+
 /* The kinds draw the same numbers for one name, so these are multiples of the default values. */
 TEST(layers_take_initializers)
 {

@@ -742,7 +742,61 @@ TEST(misuse_of_concat_raises)
     tape_free(tape);
 }
 
-/* --------------------------------------------------------------------------------------- stores */
+/* ---------------------------------------------------------------------------------- scatter-add */
+/* out_t = sum over edges (s, t) of x_s / sqrt(degree_s degree_t): the path 0 - 1 - 2 with loops, as
+ * a product with its normalized adjacency matrix. */
+TEST(a_graph_convolution_is_a_product_with_the_adjacency_matrix)
+{
+    enum { NODES = 3, EDGES = 7, C = 5 };
+    static const int32_t source[EDGES] = { 0, 1, 2, 0, 1, 1, 2 };
+    static const int32_t target[EDGES] = { 0, 1, 2, 1, 0, 2, 1 };
+    static const double degree[NODES] = { 2, 3, 2 };
+    Real weight[EDGES], adjacency[NODES * NODES] = { 0 }, *gradients[2], *outs[2];
+    begin();
+    for (int e = 0; e < EDGES; e++) {
+        weight[e] = (Real)(1 / sqrt(degree[source[e]] * degree[target[e]]));
+        adjacency[target[e] * NODES + source[e]] = weight[e];
+    }
+    for (int dense = 0; dense < 2; dense++, tape_reset(tape)) {
+        Tensor *x = tape_variable(tape, test_normal(1, NODES * C), shape(NODES, C)), *out;
+        if (dense) {
+            out = op_matmul(tape, tape_input(tape, adjacency, shape(NODES, NODES)), x);
+        } else {
+            out = op_embedding(tape, x, tape_input_i32(tape, source, shape(EDGES)));
+            out = op_multiply(tape, out, tape_input(tape, weight, shape(EDGES, 1)));
+            out = op_scatter_add(tape, out, tape_input_i32(tape, target, shape(EDGES)), NODES);
+        }
+        outs[dense] = test_values(out);
+        tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+        gradients[dense] = test_values(tensor_gradient(x));
+    }
+    assert_close(outs[0], outs[1], NODES * C, 1e-6);
+    assert_close(gradients[0], gradients[1], NODES * C, 1e-6);
+    tape_free(tape);
+}
+
+TEST(misuse_of_scatter_add_raises)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    Tensor *index = tape_input_i32(tape, (int32_t[]){ 0, 4 }, shape(2));
+    assert_values(op_scatter_add(tape, tape_input(tape, VALUES(3, 4), shape(2, 1)), index, 5),
+                  shape(5, 1), VALUES(3, 0, 0, 0, 4));
+    assert_raises("op_scatter_add: x is NULL", op_scatter_add(tape, NULL, index, 5));
+    assert_raises("op_scatter_add: indices has dtype Real, expected int32",
+                  op_scatter_add(tape, x, x, 5));
+    assert_raises("op_scatter_add: x is [3,2], indices is [2], expected x to have one axis more",
+                  op_scatter_add(tape, normal_input(shape(3, 2)), index, 5));
+    assert_raises("op_scatter_add: x is [], indices is [2], expected x to have one axis more",
+                  op_scatter_add(tape, normal_input(shape_scalar()), index, 5));
+    assert_raises("op_scatter_add: rows is 0, expected 1 or more",
+                  op_scatter_add(tape, x, index, 0));
+    assert_raises("op_scatter_add: indices[1] is 4, expected 0 to 3, the rows of out",
+                  op_scatter_add(tape, x, index, 4));
+    tape_free(tape);
+}
+
+/* ------------------------------------------------------------------------------------- integers */
 static Tensor *integers(const int32_t *host, Shape of)
 {
     return tape_input_i32(tape, host, of);
@@ -755,6 +809,63 @@ static void assert_integers(const Tensor *tensor, const int32_t *expected)
     ck_assert_mem_eq(found, expected, (size_t)tensor_count(tensor) * sizeof *found);
 }
 
+/* As Reals these are NaN, -0 and a subnormal number. */
+TEST(every_bit_of_integers_is_moved)
+{
+    begin();
+    static const int32_t x[] = { 0x7f800001, INT32_MIN, 1, -1 };
+    Tensor *in = integers(x, shape(2, 2)), *column = op_slice(tape, in, 1, 0, 1);
+    assert_integers(op_reshape(tape, in, shape(4)), x);
+    assert_integers(column, (int32_t[]){ x[0], x[2] });
+    assert_integers(op_select(tape, in, 0, 1), x + 2);
+    assert_integers(op_transpose(tape, in, 0, 1), (int32_t[]){ x[0], x[2], x[1], x[3] });
+    assert_integers(op_concat(tape, (Tensor *[]){ in, column }, 2, 1),
+                    (int32_t[]){ x[0], x[1], x[0], x[2], x[3], x[2] });
+    assert_integers(op_stack(tape, (Tensor *[]){ column, column }, 2, 2),
+                    (int32_t[]){ x[0], x[0], x[2], x[2] });
+    assert_integers(op_broadcast_to(tape, column, shape(2, 2)),
+                    (int32_t[]){ x[0], x[0], x[2], x[2] });
+    tape_free(tape);
+}
+
+/* A batch of token ids, split into inputs and targets; a sampled id appended to a prompt. */
+TEST(moved_integers_are_indices)
+{
+    begin();
+    Tensor *weight = tape_variable(tape, VALUES(10, 11, 12, 13), shape(4, 1));
+    Tensor *tokens = integers((int32_t[]){ 3, 0, 1, 2, 2, 1 }, shape(2, 3));
+    Tensor *inputs = op_slice(tape, tokens, 1, 0, 2), *targets = op_slice(tape, tokens, 1, 1, 2);
+    Tensor *x = op_embedding(tape, weight, inputs);
+    assert_values(x, shape(2, 2, 1), VALUES(13, 10, 12, 12));
+    Tensor *next = op_argmax(tape, op_reshape(tape, x, shape(2, 2)), 1);
+    Tensor *all[] = { targets, op_reshape(tape, next, shape(2, 1)) };
+    assert_values(op_embedding(tape, weight, op_concat(tape, all, 2, 1)), shape(2, 3, 1),
+                  VALUES(10, 11, 10, 12, 11, 10));
+    Tensor *wrong =
+        op_concat(tape, (Tensor *[]){ next, integers((int32_t[]){ 4 }, shape(1)) }, 2, 0);
+    assert_raises("op_embedding: indices[2] is 4, expected 0 to 3, the rows of weight",
+                  op_embedding(tape, weight, wrong));
+    op_embedding(tape, weight, op_slice(tape, wrong, 0, 0, 2)); /* without the wrong one */
+    tape_backward(tape, op_sum(tape, x, ALL_AXES));
+    assert_values(tensor_gradient(weight), shape(4, 1), VALUES(1, 0, 2, 1));
+    tape_free(tape);
+}
+
+TEST(integers_and_reals_are_not_joined)
+{
+    begin();
+    Tensor *real = normal_input(shape(2)),
+           *pair[] = { integers((int32_t[2]){ 0 }, shape(2)), real };
+    assert_raises("op_concat: tensors[1] has dtype Real, expected int32",
+                  op_concat(tape, pair, 2, 0));
+    pair[1] = pair[0];
+    pair[0] = real;
+    assert_raises("op_stack: tensors[1] has dtype int32, expected Real",
+                  op_stack(tape, pair, 2, 0));
+    tape_free(tape);
+}
+
+/* --------------------------------------------------------------------------------------- stores */
 TEST(values_of_store)
 {
     begin();

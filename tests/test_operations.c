@@ -560,6 +560,14 @@ static void assert_refused(const Case *c, Tape *tape, int bad, Tensor *replaced,
     tape_reset(tape);
 }
 
+/* Rows of operations that take int32 tensors as they take Reals. */
+static bool takes_integers(const Case *c)
+{
+    return test_chosen("broadcast_to,broadcast_rows,transpose*,permute,concat*,stack,"
+                       "slice*,select",
+                       c->name);
+}
+
 TEST(inputs_of_another_dtype_or_tape_are_refused)
 {
     Tape *tape = tape_new(test_device()), *other = tape_new(test_device());
@@ -572,7 +580,7 @@ TEST(inputs_of_another_dtype_or_tape_are_refused)
             const Real *zeros = test_zeros(shape_count(of));
             if (c->inputs[bad].below)
                 assert_refused(c, tape, bad, tape_input(tape, zeros, of), "expected int32");
-            else
+            else if (!takes_integers(c))
                 assert_refused(c, tape, bad, tape_input_i32(tape, (const int32_t *)zeros, of),
                                "has dtype int32");
             if (!c->inputs[bad].below)
@@ -581,6 +589,37 @@ TEST(inputs_of_another_dtype_or_tape_are_refused)
             tape_reset(other);
         }
     tape_free(other);
+    tape_free(tape);
+}
+
+TEST(integers_are_moved_as_reals_are)
+{
+    Tape *tape = tape_new(test_device());
+    for (int i = 0; i < case_count; i++) {
+        const Case *c = &cases[i];
+        if (!takes_integers(c))
+            continue;
+        Tensor *reals[MAX_INPUTS] = { NULL }, *integers[MAX_INPUTS] = { NULL };
+        for (int j = 0; j < MAX_INPUTS && c->inputs[j].shape.rank; j++) {
+            const int64_t count = shape_count(c->inputs[j].shape);
+            Real *values = test_zeros(count);
+            int32_t *numbers = (int32_t *)test_zeros(count);
+            for (int64_t k = 0; k < count; k++)
+                values[k] = (Real)(numbers[k] = (int32_t)(k * 7919 % 100003 - 50000));
+            reals[j] = tape_input(tape, values, c->inputs[j].shape);
+            integers[j] = tape_input_i32(tape, numbers, c->inputs[j].shape);
+        }
+        const Tensor *expected = apply(c, tape, reals, false);
+        const Tensor *found = apply(c, tape, integers, false);
+        ck_assert_int_eq(found->type, TENSOR_INT32);
+        ck_assert_str_eq(shape_text(found->shape).text, shape_text(expected->shape).text);
+        const Real *values = test_values(expected);
+        const int32_t *numbers = test_integers(found);
+        for (int64_t k = 0; k < tensor_count(found); k++)
+            ck_assert_msg((Real)numbers[k] == values[k], "%s: element %lld is %d, expected %g",
+                          c->name, (long long)k, (int)numbers[k], (double)values[k]);
+        tape_reset(tape);
+    }
     tape_free(tape);
 }
 

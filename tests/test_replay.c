@@ -900,6 +900,43 @@ TEST(what_a_replay_stores_keeps_within_the_bounds)
     generator_free(&g);
 }
 
+/* A step that looks up a part of what the host has written. */
+typedef struct Lookup {
+    Tape *tape;
+    Tensor *tokens, *weight, *out;
+} Lookup;
+
+static void look_up(void *context)
+{
+    Lookup *l = context;
+    Tensor *parts[2] = { op_slice(l->tape, l->tokens, 0, 1, 2),
+                         op_slice(l->tape, l->tokens, 0, 0, 1) };
+    Tensor *indices = op_transpose(
+        l->tape, op_reshape(l->tape, op_concat(l->tape, parts, 2, 0), shape(1, 3)), 0, 1);
+    l->out = op_embedding(l->tape, l->weight, indices);
+}
+
+TEST(moved_integers_of_a_replay_keep_within_the_bounds)
+{
+    Lookup l = { .tape = tape_new(test_device()) };
+    l.tokens = tape_persistent_i32(l.tape, shape(3));
+    l.weight = tape_persistent(l.tape, shape(4, 1));
+    tensor_write(l.weight, (const Real[]){ 10, 11, 12, 13 });
+    tape_set_recording(l.tape, false);
+    for (int32_t step = 0; step < 4; step++) {
+        tensor_write_i32(l.tokens, (int32_t[]){ step, 3, 0 });
+        tape_replay(l.tape, look_up, &l);
+        assert_values(l.out, shape(3, 1, 1), VALUES(13, 10, (Real)(10 + step)));
+    }
+    tensor_write_i32(l.tokens, (int32_t[]){ 1, 4, 0 });
+    assert_raises(device_is_cuda(test_device())
+                      ? "op_transpose: the integers may be 0 to 4, expected 0 to 3, as the "
+                        "operations that use the result need"
+                      : "op_embedding: indices[0] is 4, expected 0 to 3, the rows of weight",
+                  tape_replay(l.tape, look_up, &l));
+    tape_free(l.tape);
+}
+
 #ifdef TAPEGRAD_CUDA_ON_HOST
 typedef struct Computation {
     Tape *tape;

@@ -48,9 +48,11 @@ static Recurrent stack_new(const Kind *kind, Params *params, const char *name, R
             stack.weights[l][d] = (RecurrentWeights){
                 .weight_ih = weight(params, name, "weight_ih", l, d, shape(rows, in), H),
                 .weight_hh = weight(params, name, "weight_hh", l, d, shape(rows, H), H),
-                .bias_ih = weight(params, name, "bias_ih", l, d, shape(rows), H),
-                .bias_hh = weight(params, name, "bias_hh", l, d, shape(rows), H),
             };
+            if (c.no_bias)
+                continue;
+            stack.weights[l][d].bias_ih = weight(params, name, "bias_ih", l, d, shape(rows), H);
+            stack.weights[l][d].bias_hh = weight(params, name, "bias_hh", l, d, shape(rows), H);
         }
     return stack;
 }

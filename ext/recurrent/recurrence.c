@@ -169,8 +169,10 @@ static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *
     const int64_t B = in->x->shape.size[0], H = of.size[1];
     check_shape(tape, labels->weight_ih, in->weights.weight_ih,
                 shape(kind->G * H, in->x->shape.size[2]), in);
-    check_shape(tape, labels->bias_ih, in->weights.bias_ih, shape(kind->G * H), in);
-    check_shape(tape, labels->bias_hh, in->weights.bias_hh, shape(kind->G * H), in);
+    if (in->weights.bias_ih)
+        check_shape(tape, labels->bias_ih, in->weights.bias_ih, shape(kind->G * H), in);
+    if (in->weights.bias_hh)
+        check_shape(tape, labels->bias_hh, in->weights.bias_hh, shape(kind->G * H), in);
     if (in->hidden)
         check_shape(tape, labels->hidden, in->hidden, shape(B, H), in);
     if (in->cell)
@@ -178,6 +180,12 @@ static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *
     if (in->lengths)
         check_sequence_lengths(tape, labels->lengths, in->lengths, B, 0, in->x->shape.size[1],
                                "the positions of x");
+}
+
+/* For kernels; the backward pass does not read it. */
+static const Real *bias_or_zeros(Tape *tape, const Tensor *bias, int64_t count)
+{
+    return bias ? bias->data : copy_or_zero(tape_tensor(tape, shape(count)), NULL)->data;
 }
 
 Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Tensor **final_hidden,
@@ -200,8 +208,8 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
                            .reverse = in.reverse,
                            .lengths = in.lengths ? in.lengths->integers : NULL,
                            .weight = in.weights.weight_hh->data,
-                           .bias_ih = in.weights.bias_ih->data,
-                           .bias_hh = in.weights.bias_hh->data,
+                           .bias_ih = bias_or_zeros(tape, in.weights.bias_ih, C),
+                           .bias_hh = bias_or_zeros(tape, in.weights.bias_hh, C),
                            .gates = gates->data,
                            .saved = saved->data,
                            .out = out->data,

@@ -13,7 +13,7 @@ extern "C" {
 /* With the names and layouts of PyTorch's LSTM and GRU; G = 4 or 3 gates of H elements each. */
 typedef struct RecurrentWeights {
     Tensor *weight_ih, *weight_hh; /* [G H, I], [G H, H] */
-    Tensor *bias_ih, *bias_hh;     /* [G H] */
+    Tensor *bias_ih, *bias_hh;     /* [G H], or NULL: zeros */
 } RecurrentWeights;
 
 typedef struct LstmOptions {
@@ -53,6 +53,7 @@ typedef struct RecurrentConfig {
     bool bidirectional;    /* false; true: each layer also runs in the reverse direction, and the
                             * next one gets the outputs of both, 2 H */
     double dropout;        /* 0: the probability of dropout between layers */
+    bool no_bias;          /* false */
 } RecurrentConfig;
 
 /* Layer l in direction d, 1: reverse; names as in PyTorch, where a state dictionary has them:

@@ -120,9 +120,23 @@ static void broadcast_to_backward(Node *node)
                                  broadcast_of(x->shape, node->outputs[0]->shape), false);
 }
 
+/* out = x, int32, repeated: the stride of a repeated axis of x is 0. */
+static void broadcast_integers(Tape *tape, Tensor *out, Tensor *x)
+{
+    IntegerCopy copy = { .shape = out->shape };
+    const int missing = out->shape.rank - x->shape.rank;
+    row_major_strides(copy.to, out->shape);
+    row_major_strides(copy.from + missing, x->shape);
+    for (int axis = 0; axis < x->shape.rank; axis++)
+        if (x->shape.size[axis] == 1)
+            copy.from[missing + axis] = 0;
+    kernels_of(x)->copy_integers(out->integers, x->integers, copy);
+    note_copied(tape, "op_broadcast_to", out, &x, 1);
+}
+
 Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape)
 {
-    tape_use(tape, "op_broadcast_to: x", x);
+    use_any_dtype(tape, "op_broadcast_to: x", x);
     shape = shape_new(shape.rank, shape.size);
     bool fits = x->shape.rank <= shape.rank;
     for (int i = 1; fits && i <= x->shape.rank; i++) {
@@ -135,6 +149,10 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape)
                    "1, aligned at the last axis",
                    tensor_text(x).text, shape_text(shape).text);
     Tensor *out = tape_tensor_of(tape, x->type, shape);
+    if (x->type == TENSOR_INT32) {
+        broadcast_integers(tape, out, x);
+        return out;
+    }
     kernels_of(x)->broadcast_copy((Gradient){ out->data, false }, 1, x->data,
                                   broadcast_of(x->shape, shape), false);
     tape_record(tape, (Node){ "op_broadcast_to", broadcast_to_backward, .inputs = { x },

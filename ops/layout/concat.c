@@ -6,6 +6,7 @@
  * stack gives each tensor a new axis of size 1 and joins along it: outer counts the axes before. */
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
+#include "ops/shared/integers.h"
 #include "ops/shared/internal.h"
 
 static void concat_backward(Node *node)
@@ -25,19 +26,22 @@ static void concat_backward(Node *node)
     }
 }
 
-/* Checks the tensors and returns a copy of the list; if one is bf16, all are cast to bf16. */
+/* Checks the tensors, all int32 if the first one is, and returns a copy of the list; if one is
+ * bf16, all are cast to bf16. */
 static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, int count)
 {
     if (!tape)
         tape_use(tape, name, NULL); /* raises */
     if (!tensors || count < 1)
         tape_error(tape, "%s: there are %d tensors, expected 1 or more", name, tensors ? count : 0);
+    const bool integers = tensors[0] && tensors[0]->type == TENSOR_INT32;
     bool bf16 = false;
     for (int t = 0; t < count; t++) {
         char label[64];
         const int length = snprintf(label, sizeof label, "%s: tensors[%d]", name, t);
         /* The tape keeps the label for later messages. */
-        tape_use(tape, tape_save(tape, label, (size_t)length + 1), tensors[t]);
+        const char *kept = tape_save(tape, label, (size_t)length + 1);
+        (integers ? tape_use_i32 : tape_use)(tape, kept, tensors[t]);
         bf16 |= tensors[t]->type == TENSOR_BF16;
     }
     Tensor **list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
@@ -55,9 +59,17 @@ static Tensor *concatenate(Tape *tape, const char *name, Tensor **list, int coun
     int64_t start = 0;
     for (int t = 0; t < count; t++) {
         const int64_t columns = tensor_count(list[t]) / outer;
-        kernels_of(out)->copy_rows((Gradient){ tensor_at(out, start), false }, stride,
-                                   list[t]->data, columns, outer, columns);
+        const IntegerCopy copy = { shape(outer, columns), { stride, 1 }, { columns, 1 } };
+        if (out->type == TENSOR_INT32)
+            kernels_of(out)->copy_integers(out->integers + start, list[t]->integers, copy);
+        else
+            kernels_of(out)->copy_rows((Gradient){ tensor_at(out, start), false }, stride,
+                                       list[t]->data, columns, outer, columns);
         start += columns;
+    }
+    if (out->type == TENSOR_INT32) {
+        note_copied(tape, name, out, list, count);
+        return out;
     }
     tape_record(tape,
                 (Node){ name, concat_backward, .more_inputs = list, .more_count = count,

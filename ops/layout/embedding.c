@@ -1,18 +1,21 @@
 /* embedding: the rows of weight [V, D] at R indices
  *   out_rd = weight_(index_r)d
  * Backward, g = dL/dout:
- *   dweight_vd <- sum over the r with index_r = v of g_rd */
+ *   dweight_vd <- sum over the r with index_r = v of g_rd
+ * scatter_add is the transpose, whose forward and backward passes are these in exchange:
+ *   out_vd = sum over the r with index_r = v of x_rd
+ *   dx_rd <- g_(index_r)d */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 
-void embedding_forward_plain(Real *out, const Real *weight, const int32_t *indices, int64_t R,
+void embedding_forward_plain(Gradient out, const Real *weight, const int32_t *indices, int64_t R,
                              int64_t D)
 {
     EACH_ROW(r, R, D) {
         const Real *row = weight + indices[r] * D;
         PRAGMA(omp simd)
         for (int64_t d = 0; d < D; d++)
-            out[r * D + d] = row[d];
+            gradient_add(out, r * D + d, row[d]);
     }
 }
 
@@ -58,9 +61,39 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;
     Tensor *out = tape_tensor_of(tape, product_type(tape), out_shape);
-    kernels_of(out)->embedding_forward(out->data, weight->data, indices->integers,
-                                       tensor_count(indices), D);
+    kernels_of(out)->embedding_forward((Gradient){ out->data, false }, weight->data,
+                                       indices->integers, tensor_count(indices), D);
     tape_record(tape, (Node){ "op_embedding", embedding_backward, .inputs = { weight, indices },
+                              .outputs = { out } });
+    return out;
+}
+
+static void scatter_add_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *indices = node->inputs[1];
+    kernels_of(x)->embedding_forward(tape_contribution(node, x), tape_upstream(node, 0),
+                                     indices->integers, tensor_count(indices),
+                                     node->outputs[0]->shape.size[1]);
+}
+
+Tensor *op_scatter_add(Tape *tape, Tensor *x, Tensor *indices, int64_t rows)
+{
+    tape_use(tape, "op_scatter_add: x", x);
+    tape_use_i32(tape, "op_scatter_add: indices", indices);
+    Shape expected = x->shape;
+    expected.rank -= expected.rank > 0;
+    expected.size[expected.rank] = 0;
+    if (x->shape.rank == 0 || !shape_equal(indices->shape, expected))
+        tape_error(tape, "op_scatter_add: x %s, indices %s, expected x to have one axis more",
+                   tensor_text(x).text, tensor_text(indices).text);
+    if (rows < 1)
+        tape_error(tape, "op_scatter_add: rows is %lld, expected 1 or more", (long long)rows);
+    check_indices(tape, "op_scatter_add: indices", indices, 0, rows - 1, "the rows of out");
+    const int64_t C = shape_columns(x->shape);
+    Tensor *out = tape_tensor(tape, shape(rows, C));
+    kernels_of(x)->embedding_backward((Gradient){ out->data, false }, x->data, indices->integers,
+                                      tensor_count(indices), rows, C);
+    tape_record(tape, (Node){ "op_scatter_add", scatter_add_backward, .inputs = { x, indices },
                               .outputs = { out } });
     return out;
 }

@@ -6,6 +6,7 @@
  * split is count slices: only the first contribution zeroes dx, later ones add to their part. */
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
+#include "ops/shared/integers.h"
 #include "ops/shared/internal.h"
 
 /* The axis is merged with those after it: out [outer, columns] is x [outer, stride] from column
@@ -36,7 +37,7 @@ static void slice_backward(Node *node)
 
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
 {
-    tape_use(tape, "op_slice: x", x);
+    use_any_dtype(tape, "op_slice: x", x);
     const AxisView v = axis_view(tape, "op_slice: x", x, axis);
     if (start < 0 || count < 1 || start > v.size - count)
         tape_error(tape,
@@ -48,6 +49,12 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
     Shape shape = x->shape;
     shape.size[v.index] = count;
     Tensor *out = tape_tensor_of(tape, x->type, shape);
+    if (x->type == TENSOR_INT32) {
+        const IntegerCopy copy = { shape(s.outer, s.columns), { s.columns, 1 }, { s.stride, 1 } };
+        kernels_of(x)->copy_integers(out->integers, x->integers + s.first, copy);
+        note_copied(tape, "op_slice", out, &x, 1);
+        return out;
+    }
     kernels_of(x)->copy_rows((Gradient){ out->data, false }, s.columns, tensor_at(x, s.first),
                              s.stride, s.outer, s.columns);
     tape_record(tape, (Node){ "op_slice", slice_backward, .inputs = { x }, .outputs = { out },
@@ -57,7 +64,7 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
 
 Tensor *op_select(Tape *tape, Tensor *x, int axis, int64_t index)
 {
-    tape_use(tape, "op_select: x", x);
+    use_any_dtype(tape, "op_select: x", x);
     const AxisView v = axis_view(tape, "op_select: x", x, axis);
     if (index < 0 || index >= v.size)
         tape_error(tape,
@@ -70,7 +77,7 @@ Tensor *op_select(Tape *tape, Tensor *x, int axis, int64_t index)
 
 void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts)
 {
-    tape_use(tape, "op_split: x", x);
+    use_any_dtype(tape, "op_split: x", x);
     const int64_t size = axis_view(tape, "op_split: x", x, axis).size;
     if (!parts)
         tape_error(tape, "op_split: parts is NULL, expected an array of %d tensors", count);

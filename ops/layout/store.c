@@ -27,11 +27,8 @@ static void note_bounds(const Store *store)
     IntegerBounds *old = &tensor_root(store->to)->bounds;
     IntegerBounds bounds = tensor_root(store->from)->bounds;
     bounds.spanning = false;
-    if (store->partial) {
-        bounds.known = bounds.known && old->known;
-        bounds.min = old->min < bounds.min ? old->min : bounds.min;
-        bounds.max = old->max > bounds.max ? old->max : bounds.max;
-    }
+    if (store->partial)
+        bounds = bounds_of_both(*old, bounds);
     *old = bounds;
 }
 
@@ -45,15 +42,9 @@ static void check_order_not_required(const Store *store)
 static void before_replay(void *context)
 {
     const Store *store = context;
-    const IntegerBounds required = tensor_root(store->to)->required_bounds;
-    const IntegerBounds bounds = tensor_root(store->from)->bounds;
     check_order_not_required(store);
-    if (required.known &&
-        !(bounds.known && bounds.min >= required.min && bounds.max <= required.max))
-        tape_error(store->tape,
-                   "op_store_i32: from may be %d to %d, expected %d to %d, as the operations that "
-                   "use to need",
-                   (int)bounds.min, (int)bounds.max, (int)required.min, (int)required.max);
+    check_bounds_in(store->tape, "op_store_i32", "from", "to", tensor_root(store->from)->bounds,
+                    tensor_root(store->to)->required_bounds);
     note_bounds(store);
 }
 

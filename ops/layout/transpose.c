@@ -5,6 +5,7 @@
  * permute is one transpose per axis that is not yet in its place. */
 #include "ops/kernels.h"
 #include "ops/shared/axis.h"
+#include "ops/shared/integers.h"
 #include "ops/shared/internal.h"
 
 typedef struct Exchange {
@@ -34,7 +35,7 @@ static void transpose_backward(Node *node)
 
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
 {
-    tape_use(tape, "op_transpose: x", x);
+    use_any_dtype(tape, "op_transpose: x", x);
     AxisView a = axis_view(tape, "op_transpose: x", x, axis_a);
     AxisView b = axis_view(tape, "op_transpose: x", x, axis_b);
     AxisView first = a.index < b.index ? a : b, last = a.index < b.index ? b : a;
@@ -46,6 +47,16 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     if (a.index == b.index) /* a plain copy */
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
     Tensor *out = tape_tensor_of(tape, x->type, shape);
+    if (x->type == TENSOR_INT32) {
+        IntegerCopy copy = { .shape = shape };
+        row_major_strides(copy.to, shape);
+        row_major_strides(copy.from, x->shape);
+        copy.from[a.index] = b.inner;
+        copy.from[b.index] = a.inner;
+        kernels_of(x)->copy_integers(out->integers, x->integers, copy);
+        note_copied(tape, "op_transpose", out, &x, 1);
+        return out;
+    }
     kernels_of(x)->transpose((Gradient){ out->data, false }, x->data, s.outer, s.p, s.middle, s.q,
                              s.inner);
     tape_record(tape, (Node){ "op_transpose", transpose_backward, .inputs = { x },
@@ -55,7 +66,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
 
 Tensor *op_permute(Tape *tape, Tensor *x, const int *axes)
 {
-    tape_use(tape, "op_permute: x", x);
+    use_any_dtype(tape, "op_permute: x", x);
     if (!axes)
         tape_error(tape, "op_permute: axes is NULL, expected one per axis of x");
     const Tensor *original = x;

@@ -12,7 +12,8 @@
  *         = r (sum_c h_c [c = j] - sum_c h_c / C - sum_c h_c n_c n_j / C)
  *         = r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C), as [c = j] selects one term of its sum
  *           and n_j does not depend on c
- * Saved for the backward pass: mean and r, two values per row (`statistics`). */
+ * Saved for the backward pass: mean and r, two values per row (`statistics`). For a missing weight
+ * the kernels get ones, for a missing bias zeros. */
 #include "ops/kernels.h"
 #include "ops/shared/rows.h"
 
@@ -73,6 +74,13 @@ void layernorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
     }
 }
 
+Tensor *layernorm_constant(Tape *tape, const Tensor *x, Real value)
+{
+    Tensor *constant = tape_tensor(tape, shape(shape_columns(x->shape)));
+    tensor_fill(constant, value);
+    return constant;
+}
+
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, double eps)
 {
@@ -89,7 +97,7 @@ NormArguments layernorm_arguments(const Tensor *x, const Tensor *weight, const T
 {
     return (NormArguments){ .x = x->data,
                             .weight = weight->data,
-                            .bias = bias->data,
+                            .bias = bias ? bias->data : NULL,
                             .eps = (Real)eps,
                             .statistics = (Statistics *)statistics->data,
                             .R = shape_rows(x->shape),
@@ -101,21 +109,25 @@ static void layernorm_backward(Node *node)
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     const Gradient dx = tape_contribution(node, x), dweight = tape_contribution(node, weight);
     const Gradient dbias = tape_contribution(node, bias);
+    const Tensor *factor = weight ? weight : node->saved[1];
     kernels_of(x)->layernorm_backward(dx, dweight, dbias, tape_upstream(node, 0),
-                                      layernorm_arguments(x, weight, bias, node->saved[0], 0));
+                                      layernorm_arguments(x, factor, NULL, node->saved[0], 0));
 }
 
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps)
 {
     tape_use(tape, "op_layernorm: x", x);
-    tape_use_real(tape, "op_layernorm: weight", weight);
-    tape_use_real(tape, "op_layernorm: bias", bias);
-    layernorm_check(tape, "op_layernorm", x, weight, bias, eps);
+    Tensor *factor = weight ? weight : layernorm_constant(tape, x, 1);
+    Tensor *shift = bias ? bias : layernorm_constant(tape, x, 0);
+    tape_use_real(tape, "op_layernorm: weight", factor);
+    tape_use_real(tape, "op_layernorm: bias", shift);
+    layernorm_check(tape, "op_layernorm", x, factor, shift, eps);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *statistics = tape_tensor(tape, shape(shape_rows(x->shape), 2));
     kernels_of(x)->layernorm_forward(out->data,
-                                     layernorm_arguments(x, weight, bias, statistics, eps));
-    tape_record(tape, (Node){ "op_layernorm", layernorm_backward, .inputs = { x, weight, bias },
-                              .outputs = { out }, .saved = { statistics } });
+                                     layernorm_arguments(x, factor, shift, statistics, eps));
+    tape_record(tape,
+                (Node){ "op_layernorm", layernorm_backward, .inputs = { x, weight, bias },
+                        .outputs = { out }, .saved = { statistics, weight ? NULL : factor } });
     return out;
 }

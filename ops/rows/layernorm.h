@@ -32,11 +32,14 @@ typedef struct Residual {
     DropoutDraw draw;
 } Residual;
 
+/* A constant [C] of this value, for a missing weight or bias of rows x [..., C]. */
+Tensor *layernorm_constant(Tape *tape, const Tensor *x, Real value);
+
 /* Raises in the operation's name unless weight and bias are [C], as x's rows, and eps > 0. */
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, double eps);
 
-/* The arguments; statistics has those of the forward pass. */
+/* The arguments; statistics has those of the forward pass. bias may be NULL in the backward pass. */
 NormArguments layernorm_arguments(const Tensor *x, const Tensor *weight, const Tensor *bias,
                                   const Tensor *statistics, double eps);
 

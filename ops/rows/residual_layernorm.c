@@ -22,7 +22,7 @@ static void residual_layernorm_backward(Node *node)
     const Gradient dbias = tape_contribution(node, bias);
     kernels_of(x)->residual_layernorm_backward(
         dx, dbranch, dweight, dbias, tape_upstream(node, 0),
-        layernorm_arguments(x, weight, bias, node->saved[0], 0),
+        layernorm_arguments(x, weight ? weight : node->saved[1], NULL, node->saved[0], 0),
         (Residual){ branch->data, *(const DropoutDraw *)node->attributes });
 }
 
@@ -31,24 +31,26 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
 {
     tape_use(tape, "op_residual_layernorm: x", x);
     tape_use(tape, "op_residual_layernorm: branch", branch);
-    tape_use_real(tape, "op_residual_layernorm: weight", weight);
-    tape_use_real(tape, "op_residual_layernorm: bias", bias);
+    Tensor *factor = weight ? weight : layernorm_constant(tape, x, 1);
+    Tensor *shift = bias ? bias : layernorm_constant(tape, x, 0);
+    tape_use_real(tape, "op_residual_layernorm: weight", factor);
+    tape_use_real(tape, "op_residual_layernorm: bias", shift);
     if (!shape_equal(x->shape, branch->shape))
         tape_error(tape, "op_residual_layernorm: shapes differ: x %s, branch %s",
                    tensor_text(x).text, tensor_text(branch).text);
-    layernorm_check(tape, "op_residual_layernorm", x, weight, bias, eps);
+    layernorm_check(tape, "op_residual_layernorm", x, factor, shift, eps);
     const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", probability, tensor_count(x));
     cast_alike(tape, &x, &branch);
     if (!kernels_of(x)->residual_layernorm_forward)
         return op_layernorm(tape, op_add(tape, x, dropout_by(tape, branch, d)), weight, bias, eps);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *statistics = tape_tensor(tape, shape(shape_rows(x->shape), 2));
-    kernels_of(x)->residual_layernorm_forward(out->data,
-                                              layernorm_arguments(x, weight, bias, statistics, eps),
-                                              (Residual){ branch->data, d });
-    tape_record(tape,
-                (Node){ "op_residual_layernorm", residual_layernorm_backward,
-                        .inputs = { x, branch, weight, bias }, .outputs = { out },
-                        .saved = { statistics }, .attributes = tape_save(tape, &d, sizeof d) });
+    kernels_of(x)->residual_layernorm_forward(
+        out->data, layernorm_arguments(x, factor, shift, statistics, eps),
+        (Residual){ branch->data, d });
+    tape_record(tape, (Node){ "op_residual_layernorm", residual_layernorm_backward,
+                              .inputs = { x, branch, weight, bias }, .outputs = { out },
+                              .saved = { statistics, weight ? NULL : factor },
+                              .attributes = tape_save(tape, &d, sizeof d) });
     return out;
 }

@@ -61,6 +61,17 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
                                                 .reverse = true }),                                \
         UNMEASURED, { RECURRENT(2, 4, 2, 4, 3, 8) }, { RECURRENT(2, 9, 1, 4, 2, 12) },             \
         { RECURRENT(2, 20, 3, 4, 190, 12) }, { RECURRENT(29, 11, 4, 4, 37, 8) })                   \
+    ROW(lstm_without_bias,                                                                         \
+        op_lstm(tape, x[0],                                                                        \
+                (RecurrentWeights){ stable(tape, x[1]), stable(tape, x[2]), NULL, NULL },          \
+                (LstmOptions){ .reverse = false }, NULL, NULL),                                    \
+        UNMEASURED, { S(2, 3, 2), P(12, 2), P(12, 3) }, { S(5, 11, 7), P(148, 7), P(148, 37) })    \
+    ROW(gru_without_bias, /* of x */                                                               \
+        op_gru(tape, x[0],                                                                         \
+               (RecurrentWeights){ stable(tape, x[1]), stable(tape, x[2]), NULL, x[3] },           \
+               (GruOptions){ .reverse = false }, NULL),                                            \
+        UNMEASURED, { S(2, 3, 2), P(9, 2), P(9, 3) }, { S(2, 3, 2), P(9, 2), P(9, 3), P(9) },      \
+        { S(5, 11, 7), P(111, 7), P(111, 37) })                                                    \
     ROW(gru, gru_layer(tape, x, (GruOptions){ .reverse = false }, NULL),                           \
         FLOPS(3.0 * WIDE, 9.0 * WIDE),                                                             \
         { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 3, WIDTH, 6) }, { RECURRENT(2, 3, 2, 3, 3, 6) },  \
@@ -82,6 +93,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(lstm, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + K_ % 2 * 2 * B_ * H_) })                     \
     ROW(lstm_lengths, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
     ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
+    ROW(lstm_without_bias, { S(B_, N_, K_), P(4 * M_, K_), P(4 * M_, M_) })                        \
+    ROW(gru_without_bias, { S(B_, N_, K_), P(3 * M_, K_), P(3 * M_, M_) })                         \
     ROW(gru, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + K_ % 2 * B_ * H_) })                          \
     ROW(gru_lengths, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
     ROW(gru_reverse, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \

@@ -273,6 +273,33 @@ TEST(a_stack_has_pytorchs_names)
     end();
 }
 
+/* PyTorch's bias=False: files have no biases. */
+TEST(a_stack_without_bias_is_one_with_biases_of_zero)
+{
+    begin();
+    const RecurrentConfig config = { .input = I, .hidden = H, .layers = 2, .no_bias = true };
+    const RecurrentConfig full = { .input = I, .hidden = H, .layers = 2 };
+    const Lstm lstm = nn_lstm(params, "a", config), full_lstm = nn_lstm(params, "b", full);
+    const Gru gru = nn_gru(params, "c", config), full_gru = nn_gru(params, "d", full);
+    ck_assert_int_eq(params_count(params), 4 + 8 + 4 + 8);
+    ck_assert(params_find(params, "a.weight_hh_l1") && !params_find(params, "a.bias_hh_l1"));
+    for (int i = 0; i < params_count(params); i++) {
+        Tensor *to = params_at(params, i);
+        char from[32];
+        snprintf(from, sizeof from, "%c%s", to->name[0] - 1, to->name + 1);
+        if (strstr(to->name, "bias"))
+            tensor_write(to, test_zeros(tensor_count(to)));
+        else if (to->name[0] == 'b' || to->name[0] == 'd')
+            tensor_write(to, test_values(params_find(params, from)));
+    }
+    Tensor *x = random_variable(1, shape(B, N, I));
+    assert_identical(test_values(nn_lstm_forward(tape, &lstm, x, NULL, NULL)),
+                     test_values(nn_lstm_forward(tape, &full_lstm, x, NULL, NULL)), B * N * H);
+    assert_identical(test_values(nn_gru_forward(tape, &gru, x, NULL, NULL)),
+                     test_values(nn_gru_forward(tape, &full_gru, x, NULL, NULL)), B * N * H);
+    end();
+}
+
 /* Streaming: one position per call with the state of the call before. */
 TEST(a_stack_runs_position_by_position)
 {

@@ -4,14 +4,14 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-void embedding_forward_bf16(Real *out, const Real *weight, const int32_t *indices, int64_t R,
+void embedding_forward_bf16(Gradient out, const Real *weight, const int32_t *indices, int64_t R,
                             int64_t D)
 {
     EACH_ROW(r, R, D) {
         const Real *row = weight + indices[r] * D;
         PRAGMA(omp simd)
         for (int64_t d = 0; d < D; d++)
-            store(TENSOR_BF16, out, r * D + d, row[d]);
+            contribute(TENSOR_BF16, out.data, r * D + d, out.accumulate, row[d]);
     }
 }
 

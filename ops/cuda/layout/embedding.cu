@@ -131,10 +131,10 @@ __global__ void add_partial_sums(Real *dweight, const Real *partial, const Key *
     }
 }
 
-extern "C" void embedding_forward_cuda(TensorType type, Real *out, const Real *weight,
+extern "C" void embedding_forward_cuda(TensorType type, Gradient out, const Real *weight,
                                        const int32_t *indices, int64_t R, int64_t D)
 {
-    map(type, Identity(), out, false, R * D, IndexedRows{ weight, indices, D });
+    map(type, Identity(), out.data, out.accumulate, R * D, IndexedRows{ weight, indices, D });
 }
 
 extern "C" void embedding_backward_cuda(TensorType type, Gradient dweight, const Real *dout,
