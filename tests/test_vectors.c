@@ -181,6 +181,7 @@ static const struct {
     const char *file, *source;
 } elsewhere[] = {
     { "adamw.safetensors", "tests/test_optim.c" },
+    { "nesterov.safetensors", "tests/test_optim.c" },
     { "radam.safetensors", "tests/test_optim.c" },
     { "radam_weight_decay.safetensors", "tests/test_optim.c" },
     { "muon.safetensors", "ext/muon/tests/test_muon.c" },
