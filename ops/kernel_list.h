@@ -193,6 +193,9 @@ KERNEL(sample, (int32_t *out, const Real *logits, Sampler sampler, int64_t R, in
 /* out [R] = one pixel of each mixture, parameters [R, 3 K] */
 KERNEL(sample_logistic_mixture,
        (int32_t *out, const Real *parameters, Sampler sampler, int64_t R, int64_t K))
+/* out [n] = standard normal numbers from the generator, to whose counter *start is added unless
+ * start, in device memory, is NULL */
+REAL_KERNEL(draw_normal, (Real *out, Random random, const uint64_t *start, int64_t n))
 
 /* ---------------------------------------------------------------------------- attention: linear */
 

@@ -276,9 +276,18 @@ typedef struct CtcOptions {
 Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options);
 
 /* -------------------------------------------------------------------------------------- sampling
- * Random choices from the tape's generator, one draw per row; equal arguments give equal choices on
- * every device. Not differentiable. The results are int32 and can be indices of op_embedding.
- * Logits that are NaN or minus infinity are never chosen; a row of nothing else gives index 0. */
+ * From the tape's generator, which every call and every replay of a step advances. Not
+ * differentiable. */
+
+/* out = independent normal numbers with mean 0 and standard deviation 1, Real, up to rounding the
+ * same on every device: random_normal of the generator tape_random. mean + std out, by op_multiply
+ * and op_add, is normal with gradients by mean and std (the reparametrization of Kingma and Welling
+ * 2014, section 2.4). Raises for an invalid shape. */
+Tensor *op_random_normal(Tape *tape, Shape shape);
+
+/* Random choices, one draw per row; equal arguments give equal choices on every device. The results
+ * are int32 and can be indices of op_embedding. Logits that are NaN or minus infinity are never
+ * chosen; a row of nothing else gives index 0. */
 
 typedef struct Sampling {
     double temperature; /* logits are divided by it; 0, the limit: choose the largest logit, the

@@ -120,6 +120,7 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
     }
     add(texts, OWN_KEYS "schedule", "%s", schedules[optimizer->schedule.kind]);
     add_number(texts, OWN_KEYS "momentum", (double)optimizer->momentum);
+    add(texts, OWN_KEYS "nesterov", "%d", optimizer->nesterov);
     add_number(texts, OWN_KEYS "beta1", (double)optimizer->beta1);
     add_number(texts, OWN_KEYS "beta2", (double)optimizer->beta2);
     add_number(texts, OWN_KEYS "eps", (double)optimizer->eps);

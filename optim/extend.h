@@ -58,6 +58,7 @@ struct Optimizer {
     double learning_rate; /* before the schedule's factor */
     double weight_decay;
     Real momentum, beta1, beta2, eps; /* as the kernels compute with them */
+    bool nesterov;
     Schedule schedule;
     Plateau plateau;
     int64_t steps;

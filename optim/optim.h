@@ -64,12 +64,14 @@ typedef struct Optimizer Optimizer;
 typedef struct SGDConfig {
     double learning_rate; /* 0 or more */
     double momentum;      /* default 0; in [0, 1) */
+    bool nesterov;        /* default false; true needs momentum above 0 */
     double weight_decay;  /* default 0; 0 or more; added to the gradient */
     Schedule schedule;    /* default constant */
 } SGDConfig;
 SGDConfig optim_sgd_config(double learning_rate);
 
-/* g = g + weight_decay p;  m = momentum m + g;  p = p - lr m (momentum: Polyak 1964). */
+/* g = g + weight_decay p;  m = momentum m + g;  p = p - lr m (momentum: Polyak 1964), or, with
+ * nesterov, p = p - lr (g + momentum m), as in PyTorch (Nesterov 1983; Sutskever et al. 2013). */
 Optimizer *optim_sgd(Params *params, SGDConfig config);
 
 typedef struct AdamConfig {

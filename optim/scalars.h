@@ -10,7 +10,7 @@ typedef struct StepScalars {
     Real weight_decay;     /* sgd, adam: g = g + weight_decay p */
     Real keep;             /* adamw, radam: p = keep p, decoupled weight decay */
     Real momentum;         /* sgd */
-    Real own;              /* of the kind */
+    Real own;              /* of the kind; sgd: 1 for Nesterov's momentum, else 0 */
     Real beta1, beta2;     /* adam */
     Real m_scale, v_scale; /* adam: m_hat = m_scale m, sqrt(v_hat) = v_scale sqrt(v) */
     Real eps;              /* adam: added to sqrt(v_hat) */

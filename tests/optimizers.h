@@ -36,6 +36,7 @@ static inline void contribute(Tensor *weight, const Real *values)
 static const Kind kinds[] = {
     { SGD, { .learning_rate = 0.01, .weight_decay = 0.25 } },
     { MOMENTUM, { .learning_rate = 0.0625, .beta1 = 0.75, .weight_decay = 0.125 } },
+    { NESTEROV, { .learning_rate = 0.0625, .beta1 = 0.75, .weight_decay = 0.125 } },
     { ADAM, DECAYING },
     { ADAMW, DECAYING },
     { RADAM, DECAYING },

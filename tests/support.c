@@ -320,7 +320,8 @@ Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config)
     if (make[kind])
         return make[kind](params, config);
     return optim_sgd(params, (SGDConfig){ .learning_rate = config.learning_rate,
-                                          .momentum = kind == MOMENTUM ? config.beta1 : 0,
+                                          .momentum = kind == SGD ? 0 : config.beta1,
+                                          .nesterov = kind == NESTEROV,
                                           .weight_decay = config.weight_decay,
                                           .schedule = config.schedule });
 }

@@ -146,6 +146,7 @@ void assert_identical_weights(const Params *a, const Params *b);
 typedef enum {
     SGD,
     MOMENTUM,
+    NESTEROV,
     ADAM,
     ADAMW,
     RADAM,

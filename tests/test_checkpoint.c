@@ -236,6 +236,7 @@ TEST(a_file_holds_names_state_and_texts)
     assert_text(file, "tapegrad.random.stream", "18446744073709551614");
     assert_text(file, "tapegrad.random.counter", "9223372036854775808");
     assert_text(file, "tapegrad.momentum", "0x0p0");
+    assert_text(file, "tapegrad.nesterov", "0");
     assert_text(file, "preset", "small");
     assert_text(file, "note", "\"ä\"\n");
     const char *beta = tensor_file_metadata(file, "tapegrad.beta2");

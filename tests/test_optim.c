@@ -18,7 +18,7 @@ static void follow(const char *name, TestOptimizer kind, double weight_decay)
     Params *params = params_new(test_device(), 1);
     Tensor *weight = params_add(params, "p", shape(7, 3), normal);
     AdamConfig config = optim_adam_config(0.01);
-    config.weight_decay = weight_decay;
+    config.weight_decay = weight_decay; /* beta1, 0.9, is SGD's momentum */
     Optimizer *optimizer = test_optimizer(kind, params, config);
     tensor_write(weight, start);
     for (int t = 0; t < VECTOR_STEPS; t++) {
@@ -37,6 +37,7 @@ TEST(trajectories_agree_with_the_reference)
     follow("radam.safetensors", RADAM, 0);
     follow("radam_weight_decay.safetensors", RADAM, 0.1);
     follow("adamw.safetensors", ADAMW, 0.1);
+    follow("nesterov.safetensors", NESTEROV, 0.1);
 }
 
 /* ---------------------------------------------------------------------------------- plain loops */
@@ -82,6 +83,15 @@ static double momentum_sgd_rule(double p, double g, double *state, int t)
     return p - 0.0625 * state[0];
 }
 
+/* In PyTorch's form of Sutskever et al. 2013, where p is the point at which g is computed */
+static double nesterov_sgd_rule(double p, double g, double *state, int t)
+{
+    (void)t;
+    g += 0.125 * p;
+    state[0] = 0.75 * state[0] + g;
+    return p - 0.0625 * (g + 0.75 * state[0]);
+}
+
 static double adam_change(double g, double *state, int t)
 {
     state[0] = 0.75 * state[0] + 0.25 * g;
@@ -125,8 +135,9 @@ static double schedule_free_rule(double y, double g, double *state, int t)
 
 TEST(rules_agree_with_plain_loops)
 {
-    static Rule *const rules[] = { plain_sgd_rule,      momentum_sgd_rule,   decaying_adam_rule,
-                                   decaying_adamw_rule, decaying_radam_rule, schedule_free_rule };
+    static Rule *const rules[] = { plain_sgd_rule,     momentum_sgd_rule,   nesterov_sgd_rule,
+                                   decaying_adam_rule, decaying_adamw_rule, decaying_radam_rule,
+                                   schedule_free_rule };
     for (int i = 0; i < OPTIMIZERS && i < MUON; i++)
         compare(kinds[i], rules[i]);
 }
@@ -196,6 +207,7 @@ TEST(configs_come_with_their_defaults)
 {
     const SGDConfig sgd = optim_sgd_config(0.5);
     ck_assert(sgd.learning_rate == 0.5 && sgd.momentum == 0 && sgd.weight_decay == 0);
+    ck_assert(!sgd.nesterov);
     ck_assert(sgd.schedule.kind == SCHEDULE_CONSTANT);
     const AdamConfig adam = optim_adam_config(0.25);
     ck_assert(adam.learning_rate == 0.25 && adam.beta1 == 0.9 && adam.beta2 == 0.999);
@@ -327,7 +339,7 @@ TEST(a_frozen_weight_stays_until_it_is_unfrozen)
         pair_read(brief, shorter);
         assert_identical(values, always, FIRST);
         ck_assert_mem_ne(values + FIRST, before + FIRST, SECOND * sizeof(Real));
-        if (kind < 2)
+        if (kind <= NESTEROV)
             assert_identical(values + FIRST, shorter + FIRST, SECOND);
         optim_free(optimizer);
         optim_free(other);
@@ -708,6 +720,8 @@ TEST(bad_configs_raise)
                   optim_sgd(params, (SGDConfig){ .momentum = 1 }));
     assert_raises("optim_sgd: momentum is -0.5, expected at least 0 and less than 1",
                   optim_sgd(params, (SGDConfig){ .momentum = -0.5 }));
+    assert_raises("optim_sgd: nesterov is true and momentum is 0, expected momentum above 0",
+                  optim_sgd(params, (SGDConfig){ .learning_rate = 1, .nesterov = true }));
     assert_raises("optim_sgd: weight_decay is -1, expected 0 or more, and finite",
                   optim_sgd(params, (SGDConfig){ .weight_decay = -1 }));
     assert_refused(params, "optim_adam", optim_adam, offsetof(AdamConfig, learning_rate), NAN,

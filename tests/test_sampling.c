@@ -1,4 +1,4 @@
-/* Sampling: op_sample and op_sample_logistic_mixture. */
+/* Sampling: op_sample, op_sample_logistic_mixture and op_random_normal. */
 #include "ops/sampling/sampling.h"
 #include "tests/support.h"
 
@@ -443,6 +443,106 @@ TEST(replayed_steps_choose_the_same)
     tape_free(replayed.tape);
 }
 
+/* --------------------------------------------------------------------------------- normal noise */
+TEST(normal_noise_is_random_normal_of_the_tapes_generator)
+{
+    const Shape shapes[] = { shape(1), shape(7), shape(3, 5, 7, 2), shape(4000), shape_scalar() };
+    begin();
+    tape_seed(tape, 17);
+    uint64_t counter = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int64_t n = shape_count(shapes[i]);
+        Random random = tape_random(tape);
+        Real *expected = test_zeros(n);
+        random_normal(&random, expected, n);
+        Tensor *out = op_random_normal(tape, shapes[i]);
+        ck_assert(shape_equal(out->shape, shapes[i]) && out->type == TENSOR_REAL);
+        ck_assert(!out->requires_grad);
+        counter += (uint64_t)(n + 3) / 4;
+        ck_assert_uint_eq(tape_random(tape).counter, counter);
+        if (device_is_cuda(test_device()))
+            assert_close(test_values(out), expected, n, VECTOR_TOLERANCE);
+        else
+            assert_identical(test_values(out), expected, n);
+    }
+    tape_free(tape);
+}
+
+/* A variational autoencoder: z = mean + e^(log_variance / 2) noise. */
+typedef struct Autoencoder {
+    Params *params;
+    Tape *tape;
+    Linear encoder, decoder;
+    Optimizer *optimizer;
+    Tensor *x;
+    bool recomputes;
+} Autoencoder;
+
+enum { ITEMS = 6, FEATURES = 5, LATENT = 3 };
+
+static Autoencoder autoencoder_new(bool recomputes)
+{
+    Autoencoder a = { params_new(test_device(), 3), tape_new(test_device()),
+                      .recomputes = recomputes };
+    a.encoder = nn_linear(a.params, "encoder", FEATURES, 2 * LATENT);
+    a.decoder = nn_linear(a.params, "decoder", LATENT, FEATURES);
+    a.optimizer = optim_adam(a.params, optim_adam_config(0.01));
+    a.x = tape_persistent(a.tape, shape(ITEMS, FEATURES));
+    tape_seed(a.tape, 6);
+    return a;
+}
+
+static void autoencoder_free(Autoencoder a)
+{
+    optim_free(a.optimizer);
+    tape_free(a.tape);
+    params_free(a.params);
+}
+
+static Tensor *reconstruct(Tape *on, Tensor *x, const void *context)
+{
+    const Autoencoder *a = context;
+    Tensor *half[2];
+    op_split(on, nn_linear_forward(on, &a->encoder, x), -1, 2, half);
+    Tensor *noise = op_random_normal(on, half[0]->shape);
+    Tensor *deviation = op_exp(on, op_scale(on, half[1], 0.5));
+    Tensor *z = op_add(on, half[0], op_multiply(on, deviation, noise));
+    return nn_linear_forward(on, &a->decoder, z);
+}
+
+static void autoencoder_step(void *context)
+{
+    Autoencoder *a = context;
+    Tensor *out = a->recomputes ? tape_recompute(a->tape, reconstruct, a->x, a, sizeof *a)
+                                : reconstruct(a->tape, a->x, a);
+    tape_backward(a->tape, op_mean_squared_error(a->tape, out, a->x));
+    optim_step(a->optimizer);
+}
+
+TEST(noise_is_new_in_each_replayed_step_and_the_same_when_recomputed)
+{
+    Autoencoder eager = autoencoder_new(false), replayed = autoencoder_new(false);
+    Autoencoder recomputed = autoencoder_new(true);
+    for (int step = 0; step < 5; step++) {
+        const Real *x = test_normal((uint64_t)step, ITEMS * FEATURES);
+        tensor_write(eager.x, x);
+        tensor_write(replayed.x, x);
+        tensor_write(recomputed.x, x);
+        tape_reset(eager.tape);
+        autoencoder_step(&eager);
+        tape_reset(recomputed.tape);
+        autoencoder_step(&recomputed);
+        tape_replay(replayed.tape, autoencoder_step, &replayed);
+        assert_identical_weights(replayed.params, eager.params);
+        assert_identical_weights(recomputed.params, eager.params);
+        ck_assert_uint_eq(tape_random(eager.tape).counter, (uint64_t)(step + 1) * 5);
+        ck_assert_uint_eq(tape_random(replayed.tape).counter, (uint64_t)(step + 1) * 5);
+    }
+    autoencoder_free(eager);
+    autoencoder_free(replayed);
+    autoencoder_free(recomputed);
+}
+
 /* After an error the Philox counter is back at the start of the step. */
 TEST(recovery_from_exhausted_memory)
 {
@@ -463,10 +563,11 @@ TEST(recovery_from_exhausted_memory)
         Tensor *x = tape_input(tape, logits, shape(R, C));
         Tensor *first = op_sample(tape, x, (Sampling){ .temperature = 1, .top_k = 3 });
         Tensor *second = op_sample_logistic_mixture(tape, x);
+        op_random_normal(tape, shape(R));
         happened = device_fail_allocation(0);
         failures += happened;
         tapegrad_on_error(NULL, NULL);
-        ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
+        ck_assert_uint_eq(tape_random(tape).counter, 2 * R + (R + 3) / 4);
         if (symbols) {
             ck_assert_mem_eq(symbols, test_integers(first), R * sizeof *symbols);
             ck_assert_mem_eq(pixels, test_integers(second), R * sizeof *pixels);
@@ -515,6 +616,8 @@ TEST(misuse_raises)
     assert_raises("op_sample: logits has dtype int32, expected Real",
                   op_sample(tape, op_sample(tape, x, (Sampling){ .temperature = 1 }),
                             (Sampling){ .temperature = 1 }));
+    assert_raises("shape: size 1 is 0, expected at least 1",
+                  op_random_normal(tape, (Shape){ 2, { 3, 0 } }));
     assert_raises("op_sample_logistic_mixture: parameters is NULL",
                   op_sample_logistic_mixture(tape, NULL));
     assert_raises("op_sample_logistic_mixture: parameters is [4,5], expected [..., 3 K]: the "

@@ -92,6 +92,12 @@ static Tensor *attend(Tensor **x, bool unnormalized, Tensor **final_state)
     return op_causal_linear_attention(tape, x[0], x[1], x[2], options, final_state);
 }
 
+/* x without a gradient */
+static Tensor *constant(Tensor *x)
+{
+    return tape_input(tape, test_values(x), x->shape);
+}
+
 /* clang-format off */
 #define ROWS(ROW)                                                                                  \
     ROW(matmul, "matmul", "a b", op_matmul(tape, x[0], x[1]))                                      \
@@ -109,6 +115,14 @@ static Tensor *attend(Tensor **x, bool unnormalized, Tensor **final_state)
     ROW(log_softmax, "softmax", "x", op_softmax(tape, op_log_softmax(tape, x[0])))                 \
     ROW(cross_entropy, "cross_entropy_masked", "logits #target mask",                              \
         op_cross_entropy(tape, x[0], x[1], x[2]))                                                  \
+    ROW(smoothed_cross_entropy, "label_smoothing", "logits #target",                               \
+        op_smoothed_cross_entropy(tape, x[0], x[1], 0.1, NULL))                                    \
+    ROW(soft_cross_entropy, "soft_cross_entropy", "logits target weights",                         \
+        op_soft_cross_entropy(tape, x[0], x[1], constant(x[2])))                                   \
+    ROW(binary_cross_entropy, "binary_cross_entropy", "logits target weights positive",            \
+        op_binary_cross_entropy(tape, x[0], x[1],                                                  \
+            (BinaryCrossEntropyOptions){ .weights = constant(x[2]),                                \
+                                         .positive_weights = constant(x[3]) }))                    \
     ROW(logistic_mixture, "discretized_logistic_mixture", "params #pixels",                        \
         op_discretized_logistic_mixture(tape, x[0], x[1]))                                         \
     ROW(ctc, "ctc*", "logits #target #input_len #target_len",                                      \
@@ -181,6 +195,7 @@ static const struct {
     const char *file, *source;
 } elsewhere[] = {
     { "adamw.safetensors", "tests/test_optim.c" },
+    { "nesterov.safetensors", "tests/test_optim.c" },
     { "radam.safetensors", "tests/test_optim.c" },
     { "radam_weight_decay.safetensors", "tests/test_optim.c" },
     { "muon.safetensors", "ext/muon/tests/test_muon.c" },

@@ -266,6 +266,7 @@ Optimizer *optim_muon(Params *params, MuonConfig config)
     from.learning_rate = config.learning_rate;
     from.weight_decay = config.weight_decay;
     from.momentum = (Real)config.momentum;
+    from.nesterov = config.nesterov;
     from.schedule = config.schedule;
     Optimizer *o = optim_new("optim_muon", from);
     *(Muon *)o->own = (Muon){ .rest_rate = config.rest.learning_rate / config.learning_rate,

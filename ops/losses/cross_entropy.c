@@ -64,8 +64,11 @@ static void cross_entropy_backward(Node *node)
             node->saved[1]->data, cross_entropy_of(logits, targets, weights));
 }
 
-static bool check_weights(Tape *tape, const char *label, const Tensor *weights)
+bool check_weights(Tape *tape, const char *label, Tensor *weights)
 {
+    tape_use_real(tape, label, weights);
+    if (device_is_capturing(weights->device))
+        return false;
     const int64_t R = tensor_count(weights);
     bool all_zero = true;
     ChunkedRead read;
@@ -93,7 +96,7 @@ bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targe
         return false;
     tape_use_real(tape, labels.weights, weights);
     check_one_per_row(tape, labels.weights, weights, logits, "logits");
-    return !device_is_capturing(weights->device) && check_weights(tape, labels.weights, weights);
+    return check_weights(tape, labels.weights, weights);
 }
 
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)

@@ -25,6 +25,10 @@ typedef struct ClassLabels {
 bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets,
                    Tensor *weights);
 
+/* Raises unless the weights are Real, finite and 0 or more. Returns whether all are 0; while a CUDA
+ * graph is captured it does not read them and returns false. */
+bool check_weights(Tape *tape, const char *label, Tensor *weights);
+
 /* One row of C logits, on the calling thread: dlogits <- factor (softmax - [c = target]). */
 void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp l, int32_t target,
                                 Real factor, int64_t C);

@@ -9,7 +9,8 @@ __global__ void sgd_step(Real *values, Real *m, const Real *gradients, const Ste
         const Real sum = m ? now.momentum * m[i] + g : g;
         if (m)
             m[i] = sum;
-        store_weight(values, now, i, p - now.learning_rate * sum);
+        const Real direction = now.own > 0 ? g + now.momentum * sum : sum;
+        store_weight(values, now, i, p - now.learning_rate * direction);
     });
 }
 
