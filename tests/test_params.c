@@ -247,6 +247,11 @@ TEST(bad_registrations_raise_and_change_nothing)
     assert_raises("params_add: the name \"\xc3(\" is not UTF-8",
                   params_add(params, "\xc3(", shape(3), uniform));
     assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
+    assert_raises("params_add: the name is __metadata__, which the file format reserves",
+                  params_add(params, "__metadata__", shape(3), uniform));
+    assert_raises(
+        "params_add: the name optimizer.m.a starts with optimizer., which checkpoints reserve",
+        params_add(params, "optimizer.m.a", shape(3), uniform));
     assert_raises("params_add: the name is NULL", params_add(params, NULL, shape(3), uniform));
     assert_raises("params: a name is NULL", nn_linear(params, NULL, 2, 3));
     assert_raises("params: a name is NULL",
@@ -282,6 +287,19 @@ TEST(bad_registrations_raise_and_change_nothing)
     assert_raises("params_new: the device is NULL", params_new(NULL, 1));
     params_free(params);
     params_free(NULL);
+}
+
+/* Weights and constants share the names of a file. */
+TEST(constants_and_weights_have_different_names)
+{
+    Params *params = params_new(device, 1);
+    nn_batchnorm(params, "norm", 2);
+    assert_raises("params_add: there is a constant named norm.running_mean already",
+                  params_add(params, "norm.running_mean", shape(2), uniform));
+    params_add(params, "other.running_variance", shape(2), uniform);
+    assert_raises("nn_batchnorm: there is a weight named other.running_variance already",
+                  nn_batchnorm(params, "other", 2));
+    params_free(params);
 }
 
 TEST(bad_initializers_raise)
