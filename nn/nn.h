@@ -46,7 +46,8 @@ typedef struct Initializer {
 } Initializer;
 
 /* Registers a weight under a path name ("transformer.norm.weight"); it requires a gradient. Raises
- * when the name is taken, empty or too long, or when the flat buffers are already allocated. */
+ * when the name is taken, empty or too long, or one that no file can have: not UTF-8,
+ * "__metadata__", "optimizer...."; or when the flat buffers are already allocated. */
 Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer);
 
 /* Registers count weights of one shape [n, ...], named prefix.NAME.suffix. Returns them as one

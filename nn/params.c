@@ -6,8 +6,6 @@
  * addresses when the flat buffers are allocated. */
 #include "nn/internal.h"
 
-#include "tensor/file.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* Weights, and other flat buffers of their layout, to and from safetensors files. */
 #include "nn/internal.h"
+#include "tensor/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,15 +47,17 @@ static size_t constant_bytes(const Params *params)
 
 /* Reads the constants that the file has into host, where the others get their present values, as do
  * those that do not fit, which are reported, as a missing one that is required is; without a report
- * both end the reading. */
+ * both end the reading, as a file does that cannot be read. */
 static bool read_constants(const Params *params, const TensorFile *file, Real *host,
                            LoadReport *report, void *context)
 {
+    bool unreadable = false;
     EACH_CONSTANT(constant, params) {
         const Tensor *tensor = &constant->tensor;
         const bool expected = constant->required || tensor_file_find(file, tensor->name);
-        const bool read = expected && tensor_file_read(file, tensor->name, tensor->shape, host);
-        if (expected && !read && !report)
+        const bool read =
+            expected && file_read_reals(file, tensor->name, tensor->shape, host, &unreadable);
+        if (expected && !read && (unreadable || !report))
             return false;
         if (expected && !read)
             report(tensor->name, tapegrad_error(), context);
@@ -134,44 +137,52 @@ static bool is_known(const char *function, const Params *params, const FileParts
     return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function, path, name);
 }
 
-/* Reads every weight of every part into host, one after the other; with write, copies each to its
- * part, if that is in the part's range. */
+/* Reads every weight of every part into host, which has a flat buffer per part. */
 static bool read_parts(const Params *params, const FileParts *parts, const TensorFile *file,
-                       Real *host, bool write)
+                       Real *host)
 {
     const int weights = params_count(params);
-    bool ok = true;
-    for (int i = 0; ok && i < parts->count * weights; i++) {
+    for (int i = 0; i < parts->count * weights; i++) {
+        const Tensor *weight = params_at(params, i % weights);
+        const int part = i / weights;
+        if (!tensor_file_read(file, prefixed(parts->list[part].prefix, weight).text, weight->shape,
+                              elements_of(params, weight, host + part * params->flat_count)))
+            return false;
+    }
+    return true;
+}
+
+/* Copies what read_parts has read to the parts, of each the weights in its range. */
+static void write_parts(const Params *params, const FileParts *parts, Real *host)
+{
+    const int weights = params_count(params);
+    for (int i = 0; i < parts->count * weights; i++) {
         const Tensor *weight = params_at(params, i % weights);
         const FilePart *part = &parts->list[i / weights];
         const int64_t start = params_offset(params, weight) - part->range.first;
-        ok = tensor_file_read(file, prefixed(part->prefix, weight).text, weight->shape, host);
-        if (ok && write && start >= 0 && start < part->range.count)
-            device_copy_in(params->device, part->data + start, host, tensor_bytes(weight));
+        if (start >= 0 && start < part->range.count)
+            device_copy_in(params->device, part->data + start,
+                           elements_of(params, weight, host + i / weights * params->flat_count),
+                           tensor_bytes(weight));
     }
-    return ok;
 }
 
-/* All is checked before anything is written, by reading twice: a host copy of all parts would be as
- * large as the file in memory. */
+/* All is read and checked before anything is written. */
 bool params_load_parts(const char *function, Params *params, const FileParts *parts,
                        const char *ignored, const TensorFile *file, const char *path)
 {
-    int64_t max_count = 0;
-    for (int i = 0; i < params_count(params); i++)
-        if (max_count < tensor_count(params_at(params, i)))
-            max_count = tensor_count(params_at(params, i));
-    const size_t all = (size_t)max_count * sizeof(Real) + constant_bytes(params);
+    const int64_t count = parts->count * params->flat_count;
+    const size_t all = (size_t)count * sizeof(Real) + constant_bytes(params) + 1;
     Real *host = memory_allocate(all);
     if (!host)
         return error_report("%s: %s", function, device_exhausted(params->device, all).text);
-    bool ok = read_constants(params, file, host + max_count, NULL, NULL) &&
-              read_parts(params, parts, file, host, false);
+    bool ok = read_constants(params, file, host + count, NULL, NULL) &&
+              read_parts(params, parts, file, host);
     for (int i = 0; ok && i < tensor_file_count(file); i++)
         ok = is_known(function, params, parts, ignored, tensor_file_entry(file, i)->name, path);
     if (ok) {
-        read_parts(params, parts, file, host, true);
-        write_constants(params, host + max_count);
+        write_parts(params, parts, host);
+        write_constants(params, host + count);
         params_written(params);
     }
     free(host);
@@ -211,18 +222,22 @@ static void ignore(const char *name, const char *sentence, void *context)
     (void)name, (void)sentence, (void)context;
 }
 
-/* Reads the entries that fit into host; returns their number. */
+/* Reads the entries that fit into host; returns their number, or -1 when the file cannot be
+ * read. */
 static int read_matching_entries(Params *params, const TensorFile *file, Real *host,
                                  LoadReport *report, void *context)
 {
     int count = 0;
+    bool unreadable = false;
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
         Real *elements = elements_of(params, weight, host);
-        if (tensor_file_read(file, weight->name, weight->shape, elements)) {
+        if (file_read_reals(file, weight->name, weight->shape, elements, &unreadable)) {
             count++;
             continue;
         }
+        if (unreadable)
+            return -1;
         report(weight->name, tapegrad_error(), context);
         /* undoes a read that ended at a value that does not fit */
         device_copy_out(params->device, elements, weight->data, tensor_bytes(weight));
@@ -236,24 +251,27 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
     FileParts weights;
     if (!need_weights(function, params, &weights))
         return -1;
-    const size_t bytes = part_bytes(params), all = bytes + constant_bytes(params);
+    const size_t bytes = part_bytes(params), all = bytes + constant_bytes(params) + 1;
     TensorFile *file = tensor_file_open(path);
     Real *host = file ? memory_allocate(all) : NULL;
     int count = -1;
+    report = report ? report : ignore;
+    if (file && !host)
+        error_report("%s: %s", function, device_exhausted(params->device, all).text);
     if (host) {
-        report = report ? report : ignore;
         device_copy_out(params->device, host, params->flat_values.data, bytes);
         count = read_matching_entries(params, file, host, report, context);
-        read_constants(params, file, host + params->flat_count, report, context);
-        for (int i = 0; i < tensor_file_count(file); i++) {
-            const char *name = tensor_file_entry(file, i)->name;
-            if (!is_known(function, params, &weights, STATE_PREFIX, name, path))
-                report(name, tapegrad_error(), context);
-        }
+    }
+    if (count >= 0 && !read_constants(params, file, host + params->flat_count, report, context))
+        count = -1;
+    for (int i = 0; count >= 0 && i < tensor_file_count(file); i++) {
+        const char *name = tensor_file_entry(file, i)->name;
+        if (!is_known(function, params, &weights, STATE_PREFIX, name, path))
+            report(name, tapegrad_error(), context);
+    }
+    if (count >= 0) {
         tensor_write(&params->flat_values, host);
         write_constants(params, host + params->flat_count);
-    } else if (file) {
-        error_report("%s: %s", function, device_exhausted(params->device, all).text);
     }
     free(host);
     tensor_file_close(file);

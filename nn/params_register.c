@@ -25,18 +25,39 @@ static Name joined_name(const char *prefix, const char *name, const char *suffix
     return nn_name(nn_name(prefix, name).text, suffix);
 }
 
-static void check_name(const Params *params, const char *name)
+static Constant *find_constant(const Params *params, const char *name)
+{
+    Constant *constant = params->constants;
+    while (constant && strcmp(constant->name.text, name) != 0)
+        constant = constant->next;
+    return constant;
+}
+
+/* Every save would refuse a name that this refuses. */
+static void check_file_name(const char *function, const Params *params, const char *name)
 {
     if (name[0] == 0)
-        error_raise("params_add: the name is empty");
-    if (*file_utf8_end(name)) /* no file could hold it */
-        error_raise("params_add: the name \"%s\" is not UTF-8", file_name_text(name).text);
+        error_raise("%s: the name is empty", function);
+    if (*file_utf8_end(name))
+        error_raise("%s: the name \"%s\" is not UTF-8", function, file_name_text(name).text);
+    if (strcmp(name, FILE_METADATA_NAME) == 0)
+        error_raise("%s: the name is %s, which the file format reserves", function, name);
+    if (strncmp(name, STATE_PREFIX, strlen(STATE_PREFIX)) == 0)
+        error_raise("%s: the name %s starts with " STATE_PREFIX ", which checkpoints reserve",
+                    function, name);
+    if (params_find(params, name))
+        error_raise("%s: there is a weight named %s already", function, name);
+    if (find_constant(params, name))
+        error_raise("%s: there is a constant named %s already", function, name);
+}
+
+static void check_name(const Params *params, const char *name)
+{
+    check_file_name("params_add", params, name);
     if (params->values)
         error_raise("params_add: %s comes too late: storage was allocated at the first use of a "
                     "weight; register all weights before it",
                     name);
-    if (params_find(params, name))
-        error_raise("params_add: there is a weight named %s already", name);
 }
 
 static void check_initializer(const char *name, Initializer initializer, Shape shape)
@@ -147,6 +168,8 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
 
 Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape)
 {
+    if (name)
+        check_file_name(function, params, name);
     const size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
     Constant *constant = memory_allocate(sizeof *constant);
     Block *block = device_allocate(params->device, bytes);

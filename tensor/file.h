@@ -21,16 +21,22 @@ typedef struct FileTypeFacts {
 } FileTypeFacts;
 extern const FileTypeFacts file_types[FILE_TYPES];
 
-/* A file that was read, or that is to be written. */
+/* An entry, and where its bytes begin in the file's data. */
+typedef struct PlacedEntry {
+    FileEntry entry; /* its data: of a file that is to be written */
+    int64_t begin;
+} PlacedEntry;
+
+/* A file that is open for reading, or that is to be written. */
 struct TensorFile {
     const char *function, *path; /* for messages: the function that reads or writes it */
-    FileEntry *entries;          /* in the order of their data */
+    PlacedEntry *entries;        /* in the order of their data */
     FileMetadata *metadata;
-    FileEntry *by_name;   /* the entries, sorted by name */
+    PlacedEntry *by_name; /* the entries, sorted by name */
     FileMetadata *by_key; /* the metadata, sorted by key */
     int count, metadata_count;
-    char *header; /* of a file that was read: holds all names and strings */
-    unsigned char *data;
+    int descriptor; /* of a file that is open for reading */
+    char *header;   /* the same: holds all names and strings */
     int64_t header_length, data_size;
 
     /* While the header is parsed: */
@@ -55,11 +61,16 @@ bool file_sort(TensorFile *file);
  * elements take whole bytes, fewer than FILE_MAX_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
+/* tensor_file_read; sets unreadable when the entry would fit, but its bytes cannot be read. */
+bool file_read_reals(const TensorFile *file, const char *name, Shape expected, Real *host,
+                     bool *unreadable);
+
 /* file_system.c, whose functions report and return false on failure. file_open opens a regular file
- * for reading; close closes it. file_replace writes the header and then the data of file->entries
- * to a temporary file, and renames it to file->path or, without renames, removes it. */
-bool file_open(const TensorFile *file, int *descriptor, int64_t *size);
-bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes);
+ * for reading; close closes file->descriptor. file_read reads bytes from `from` on. file_replace
+ * writes the header and then the data of file->entries to a temporary file, and renames it to
+ * file->path or, without renames, removes it. */
+bool file_open(TensorFile *file, int64_t *size);
+bool file_read(const TensorFile *file, int64_t from, void *to, int64_t bytes);
 bool file_replace(const TensorFile *file, const char *header, int64_t length, bool renames);
 
 /* The end of the longest valid UTF-8 prefix. */

@@ -6,7 +6,8 @@
  *   the rest     the entries' elements, little-endian and row-major; begin and end count from here,
  *                and the entries cover all of it without holes or overlaps
  *
- * Files are untrusted: nothing of a file is used before all of it is validated. */
+ * Files are untrusted: opening one validates its header against its size, and then entries are read
+ * one by one, so that memory holds what a program reads and no more. */
 #include "tensor/file.h"
 
 #include <ctype.h>
@@ -136,7 +137,7 @@ static void *sorted(const TensorFile *file, const char *label, const void *struc
 
 bool file_sort(TensorFile *file)
 {
-    file->by_name = sorted(file, "the name", file->entries, file->count, sizeof(FileEntry));
+    file->by_name = sorted(file, "the name", file->entries, file->count, sizeof(PlacedEntry));
     if (file->by_name)
         file->by_key = sorted(file, "the metadata's key", file->metadata, file->metadata_count,
                               sizeof(FileMetadata));
@@ -275,7 +276,7 @@ static bool parse_type(TensorFile *file)
     const char *name = parse_string(file);
     for (int type = 0; name && type < FILE_TYPES; type++)
         if (strcmp(name, file_types[type].name) == 0) {
-            file->entries[file->count].type = (FileType)type;
+            file->entries[file->count].entry.type = (FileType)type;
             return true;
         }
     return name &&
@@ -285,7 +286,7 @@ static bool parse_type(TensorFile *file)
 /* The axes of more than MAX_RANK are joined. */
 static bool parse_shape(TensorFile *file)
 {
-    Shape *shape = &file->entries[file->count].shape;
+    Shape *shape = &file->entries[file->count].entry.shape;
     int64_t rank = 0, count = 1, size;
     if (!take(file, '['))
         return file_fail(file, "the shape is not a list");
@@ -335,8 +336,8 @@ static bool parse_entry_member(TensorFile *file, const char *name)
     return not_an_entry(file);
 }
 
-/* Checks the members together; entry->data becomes the address. */
-static bool place_entry(const TensorFile *file, FileEntry *entry)
+/* Checks the members together. */
+static bool check_placement(const TensorFile *file, const FileEntry *entry)
 {
     const int64_t bytes = file_bytes(entry->type, entry->shape);
     const char *type = file_types[entry->type].name;
@@ -351,17 +352,16 @@ static bool place_entry(const TensorFile *file, FileEntry *entry)
         return file_fail(
             file, "data_offsets is [%" PRId64 ",%" PRId64 "], but %s of %s takes %" PRId64 " bytes",
             file->begin, file->end, shape_text(entry->shape).text, type, bytes);
-    entry->data = file->data + file->begin;
     return true;
 }
 
 /* {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}: exactly these three members. */
 static bool parse_entry(TensorFile *file, const char *name)
 {
-    FileEntry *entry = &file->entries[file->count];
+    PlacedEntry *placed = &file->entries[file->count];
     if (name[0] == 0)
         return file_fail(file, "an entry's name is empty");
-    *entry = (FileEntry){ .name = name };
+    *placed = (PlacedEntry){ { .name = name }, 0 };
     file->parsed = name;
     file->seen = 0;
     if (!take(file, '{'))
@@ -370,8 +370,9 @@ static bool parse_entry(TensorFile *file, const char *name)
         return false;
     if (file->seen != 7)
         return not_an_entry(file);
-    if (!place_entry(file, entry))
+    if (!check_placement(file, &placed->entry))
         return false;
+    placed->begin = file->begin;
     file->parsed = NULL;
     file->count++;
     return true;
@@ -403,39 +404,42 @@ static bool parse_header_member(TensorFile *file, const char *name)
     return parse_members(file, parse_metadata_member);
 }
 
+static int64_t end_of(const PlacedEntry *placed)
+{
+    return placed->begin + file_bytes(placed->entry.type, placed->entry.shape);
+}
+
 static int compare_offsets(const void *a, const void *b)
 {
-    const FileEntry *x = a, *y = b;
-    const int64_t x_bytes = file_bytes(x->type, x->shape), y_bytes = file_bytes(y->type, y->shape);
-    if (x->data != y->data)
-        return (const char *)x->data > (const char *)y->data ? 1 : -1;
-    return (x_bytes > y_bytes) - (x_bytes < y_bytes); /* the empty ones first */
+    const PlacedEntry *x = a, *y = b;
+    const int64_t x_end = end_of(x), y_end = end_of(y);
+    if (x->begin != y->begin)
+        return x->begin > y->begin ? 1 : -1;
+    return (x_end > y_end) - (x_end < y_end); /* the empty ones first */
 }
 
 /* Sorts the entries by offset: each must begin where the previous one ends. */
 static bool check_data_offsets(const TensorFile *file)
 {
-    FileEntry *entries = file->entries;
+    PlacedEntry *entries = file->entries;
     if (file->count > 1)
-        qsort(entries, (size_t)file->count, sizeof(FileEntry), compare_offsets);
+        qsort(entries, (size_t)file->count, sizeof(PlacedEntry), compare_offsets);
     int64_t end = 0;
     for (int i = 0; i <= file->count; i++) {
-        const FileEntry *entry = i < file->count ? &entries[i] : NULL;
-        int64_t begin = entry ? (const unsigned char *)entry->data - file->data : file->data_size;
+        const int64_t begin = i < file->count ? entries[i].begin : file->data_size;
         if (begin < end)
             return file_fail(file, "the data of \"%s\" and \"%s\" overlap",
-                             file_name_text(entries[i - 1].name).text,
-                             file_name_text(entry->name).text);
+                             file_name_text(entries[i - 1].entry.name).text,
+                             file_name_text(entries[i].entry.name).text);
         if (begin > end)
             return file_fail(file,
                              "bytes %" PRId64 " to %" PRId64 " of the data belong to no entry", end,
                              begin - 1);
-        end = begin + (entry ? file_bytes(entry->type, entry->shape) : 0);
+        end = i < file->count ? end_of(&entries[i]) : end;
     }
     return true;
 }
 
-/* Parses the header. file->data must be allocated but need not be read yet. */
 static bool parse_header(TensorFile *file)
 {
     const int64_t valid = file_utf8_end(file->header) - file->header;
@@ -444,7 +448,7 @@ static bool parse_header(TensorFile *file)
     file->at = file->header;
     if (*file->at++ != '{')
         return file_fail(file, "the header does not begin with {");
-    file->entries = allocate_members(file, MIN_ENTRY, sizeof(FileEntry));
+    file->entries = allocate_members(file, MIN_ENTRY, sizeof(PlacedEntry));
     if (!file->entries || !parse_members(file, parse_header_member))
         return false;
     if (next_token(file) != 0)
@@ -453,28 +457,63 @@ static bool parse_header(TensorFile *file)
 }
 
 /* -------------------------------------------------------------------------- opening and closing */
-static bool read_file(TensorFile *file, int descriptor, int64_t size)
+
+/* Reports what a file is whose first 8 bytes are no header's length. */
+static bool not_safetensors(const TensorFile *file, const char first[8])
 {
+    static const struct {
+        const char *begin, *kind;
+    } kinds[] = { { "<", "an HTML or XML page" },
+                  { "version ", "a Git LFS pointer: git lfs pull fetches the file" },
+                  { "PK\x03\x04", "a zip archive, as torch.save writes" },
+                  { "\x80\x02", "a Python pickle, as torch.save wrote" },
+                  { "\x1f\x8b", "a gzip file" },
+                  { "{", "JSON, as the index of a model in several files" },
+                  { "GGUF", "a GGUF file" },
+                  { "\x89HDF", "an HDF5 file" },
+                  { "\x93NUMPY", "a NumPy file" } };
+    size_t blanks = 0;
+    while (blanks < 7 && isspace((unsigned char)first[blanks]))
+        blanks++;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strncmp(first + blanks, kinds[i].begin, strlen(kinds[i].begin)) == 0)
+            return file_fail(file, "it is not a safetensors file, but %s", kinds[i].kind);
+    return file_fail(file, "it is not a safetensors file: no header follows the first 8 bytes");
+}
+
+/* Reads the header's length, and checks it. */
+static bool read_length(TensorFile *file, int64_t size)
+{
+    char first[9] = "";
     uint64_t length, rest = (uint64_t)size - sizeof length;
     if ((uint64_t)size < sizeof length)
         return file_fail(file, "the file has %lld bytes; the header's length alone takes 8",
                          (long long)size);
-    if (!file_read(file, descriptor, &length, sizeof length))
+    if (!file_read(file, 0, first, size < 9 ? 8 : 9))
         return false;
+    memcpy(&length, first, sizeof length);
+    if ((length > rest || length > FILE_MAX_HEADER) && first[8] != '{')
+        return not_safetensors(file, first);
     if (length > rest)
         return file_fail(file, "the header's length is %" PRIu64 ", but %" PRIu64 " bytes follow",
                          length, rest);
     if (length > FILE_MAX_HEADER)
         return file_fail(file, "the header's length is %" PRIu64 "; at most %d is allowed", length,
                          FILE_MAX_HEADER);
-    file->data_size = (int64_t)(rest - length);
-    file->header = file_allocate(file, (int64_t)length + 1, 1);
-    file->data = file->header ? file_allocate(file, file->data_size, 1) : NULL;
-    if (!file->data || !file_read(file, descriptor, file->header, (int64_t)length))
-        return false;
-    file->header[length] = 0;
     file->header_length = (int64_t)length;
-    return parse_header(file) && file_read(file, descriptor, file->data, file->data_size);
+    file->data_size = (int64_t)(rest - length);
+    return true;
+}
+
+static bool read_header(TensorFile *file, int64_t size)
+{
+    if (!read_length(file, size))
+        return false;
+    file->header = file_allocate(file, file->header_length + 1, 1);
+    if (!file->header || !file_read(file, 8, file->header, file->header_length))
+        return false;
+    file->header[file->header_length] = 0;
+    return parse_header(file);
 }
 
 TensorFile *tensor_file_open(const char *path)
@@ -488,16 +527,12 @@ TensorFile *tensor_file_open(const char *path)
         error_report("tensor_file_open: %s: memory is exhausted", path);
         return NULL;
     }
-    *file =
-        (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
-    int descriptor;
+    *file = (TensorFile){ .function = "tensor_file_open",
+                          .path = strcpy((char *)(file + 1), path),
+                          .descriptor = -1 };
     int64_t size;
-    if (file_open(file, &descriptor, &size)) {
-        const bool ok = read_file(file, descriptor, size);
-        close(descriptor);
-        if (ok)
-            return file;
-    }
+    if (file_open(file, &size) && read_header(file, size))
+        return file;
     tensor_file_close(file);
     return NULL;
 }
@@ -506,12 +541,13 @@ void tensor_file_close(TensorFile *file)
 {
     if (!file)
         return;
+    if (file->descriptor >= 0)
+        close(file->descriptor);
     free(file->header);
     free(file->metadata);
     free(file->entries);
     free(file->by_name);
     free(file->by_key);
-    free(file->data);
     free(file);
 }
 
@@ -536,13 +572,19 @@ const FileEntry *tensor_file_entry(const TensorFile *file, int index)
     if (index < 0 || index >= file->count)
         error_raise("tensor_file_entry: %s: there is no entry %d; there are %d", file->path, index,
                     file->count);
-    return &file->entries[index];
+    return &file->entries[index].entry;
+}
+
+static const PlacedEntry *find(const TensorFile *file, const char *name)
+{
+    return bsearch(&name, file->by_name, (size_t)file->count, sizeof(PlacedEntry), compare_names);
 }
 
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name)
 {
     need_file("tensor_file_find", file, name);
-    return bsearch(&name, file->by_name, (size_t)file->count, sizeof(FileEntry), compare_names);
+    const PlacedEntry *placed = find(file, name);
+    return placed ? &placed->entry : NULL;
 }
 
 const char *tensor_file_metadata(const TensorFile *file, const char *key)
@@ -553,27 +595,60 @@ const char *tensor_file_metadata(const TensorFile *file, const char *key)
     return found ? found->value : NULL;
 }
 
+/* A file whose messages name this function. */
+static TensorFile as_of(const char *function, const TensorFile *file)
+{
+    TensorFile result = *file;
+    result.function = function;
+    return result;
+}
+
 /* The named entry; NULL unless it has one of the types, a sum of 1 << FileType, and the expected
  * shape. */
-static const FileEntry *expect(const char *function, const TensorFile *file, const char *name,
-                               uint32_t types, const char *types_text, Shape expected)
+static const PlacedEntry *expect(const TensorFile *file, const char *name, uint32_t types,
+                                 const char *types_text, Shape expected)
 {
-    need_file(function, file, name);
     if (expected.rank < 0 || expected.rank > MAX_RANK)
         shape_new(expected.rank, NULL); /* raises */
-    const FileEntry *entry = tensor_file_find(file, name);
+    const PlacedEntry *placed = find(file, name);
+    const FileEntry *entry = placed ? &placed->entry : NULL;
     const FileNameText text = file_name_text(name);
     if (!entry)
-        error_report("%s: %s: there is no entry \"%s\"", function, file->path, text.text);
+        file_fail(file, "there is no entry \"%s\"", text.text);
     else if ((types >> entry->type & 1) == 0)
-        error_report("%s: %s: entry \"%s\" is of type %s, expected %s", function, file->path,
-                     text.text, file_types[entry->type].name, types_text);
+        file_fail(file, "entry \"%s\" is of type %s, expected %s", text.text,
+                  file_types[entry->type].name, types_text);
     else if (!shape_equal(entry->shape, expected))
-        error_report("%s: %s: entry \"%s\" has shape %s, expected %s", function, file->path,
-                     text.text, shape_text(entry->shape).text, shape_text(expected).text);
+        file_fail(file, "entry \"%s\" has shape %s, expected %s", text.text,
+                  shape_text(entry->shape).text, shape_text(expected).text);
     else
-        return entry;
+        return placed;
     return NULL;
+}
+
+/* Elements of an entry, as the file stores them. */
+enum { CHUNK_BYTES = 1 << 14 };
+typedef union Chunk {
+    uint16_t bits[CHUNK_BYTES / 2];
+    float single[CHUNK_BYTES / 4];
+    double wide[CHUNK_BYTES / 8];
+    int32_t narrow_integer[CHUNK_BYTES / 4];
+    int64_t wide_integer[CHUNK_BYTES / 8];
+} Chunk;
+
+/* Where the entry begins in the file. */
+static int64_t data_at(const TensorFile *file, const PlacedEntry *placed)
+{
+    return 8 + file->header_length + placed->begin;
+}
+
+/* Reads the elements from `start` on, at most n and as fit a chunk; their number, 0 on error. */
+static int64_t read_chunk(const TensorFile *file, const PlacedEntry *placed, int64_t start,
+                          int64_t n, Chunk *chunk)
+{
+    const int64_t width = file_types[placed->entry.type].bits / 8;
+    const int64_t count = n - start < CHUNK_BYTES / width ? n - start : CHUNK_BYTES / width;
+    return file_read(file, data_at(file, placed) + start * width, chunk, count * width) ? count : 0;
 }
 
 /* F16: a sign, 5 bits of exponent, 10 of mantissa. */
@@ -586,54 +661,85 @@ static double double_of_f16(uint16_t bits)
     return bits >> 15 ? -value : value;
 }
 
-/* A file's data may be unaligned. */
-typedef uint16_t UnalignedBits __attribute__((aligned(1)));
-typedef float UnalignedFloat __attribute__((aligned(1)));
-typedef double UnalignedDouble __attribute__((aligned(1)));
-typedef int32_t UnalignedInt32 __attribute__((aligned(1)));
-typedef int64_t UnalignedInt64 __attribute__((aligned(1)));
-
-static double float_at(const FileEntry *entry, int64_t i)
+static double float_at(const Chunk *chunk, FileType type, int64_t i)
 {
-    if (entry->type == FILE_F64)
-        return ((const UnalignedDouble *)entry->data)[i];
-    if (entry->type == FILE_F32)
-        return (double)((const UnalignedFloat *)entry->data)[i];
-    const uint16_t bits = ((const UnalignedBits *)entry->data)[i];
-    return entry->type == FILE_F16 ? double_of_f16(bits) : (double)real_of_bf16(bits);
+    switch ((int)type) {
+    case FILE_F64:
+        return chunk->wide[i];
+    case FILE_F32:
+        return (double)chunk->single[i];
+    case FILE_F16:
+        return double_of_f16(chunk->bits[i]);
+    default:
+        return (double)real_of_bf16(chunk->bits[i]);
+    }
+}
+
+bool file_read_reals(const TensorFile *file, const char *name, Shape expected, Real *host,
+                     bool *unreadable)
+{
+    need_file("tensor_file_read", file, name);
+    const TensorFile named = as_of("tensor_file_read", file);
+    const PlacedEntry *placed =
+        expect(&named, name, 1 << FILE_F16 | 1 << FILE_BF16 | 1 << FILE_F32 | 1 << FILE_F64,
+               "F16, BF16, F32 or F64", expected);
+    const int64_t n = placed ? shape_count(expected) : 0;
+    Chunk chunk;
+    for (int64_t start = 0, count; start < n; start += count) {
+        count = read_chunk(&named, placed, start, n, &chunk);
+        for (int64_t i = 0; i < count; i++) {
+            const double value = float_at(&chunk, placed->entry.type, i);
+            host[start + i] = (Real)value;
+            if (!isfinite(host[start + i]) && isfinite(value))
+                return file_fail(
+                    &named, "entry \"%s\": element %" PRId64 " is %g, which does not fit a float",
+                    file_name_text(name).text, start + i, value);
+        }
+        *unreadable = count == 0;
+        if (count == 0)
+            return false;
+    }
+    return placed != NULL;
 }
 
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host)
 {
-    const FileEntry *entry = expect("tensor_file_read", file, name,
-                                    1 << FILE_F16 | 1 << FILE_BF16 | 1 << FILE_F32 | 1 << FILE_F64,
-                                    "F16, BF16, F32 or F64", expected);
-    const int64_t n = entry ? shape_count(expected) : 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double value = float_at(entry, i);
-        host[i] = (Real)value;
-        if (!isfinite(host[i]) && isfinite(value))
-            return error_report("tensor_file_read: %s: entry \"%s\": element %" PRId64
-                                " is %g, which does not fit a float",
-                                file->path, file_name_text(name).text, i, value);
-    }
-    return entry != NULL;
+    bool unreadable = false;
+    return file_read_reals(file, name, expected, host, &unreadable);
 }
 
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host)
 {
-    const FileEntry *entry = expect("tensor_file_read_i32", file, name,
-                                    1 << FILE_I32 | 1 << FILE_I64, "I32 or I64", expected);
-    const UnalignedInt32 *narrow = entry ? entry->data : NULL;
-    const UnalignedInt64 *wide = entry ? entry->data : NULL;
-    const int64_t n = entry ? shape_count(expected) : 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t value = entry->type == FILE_I64 ? wide[i] : narrow[i];
-        host[i] = (int32_t)value;
-        if (host[i] != value)
-            return error_report("tensor_file_read_i32: %s: entry \"%s\": element %" PRId64
-                                " is %" PRId64 ", which does not fit 32 bits",
-                                file->path, file_name_text(name).text, i, value);
+    need_file("tensor_file_read_i32", file, name);
+    const TensorFile named = as_of("tensor_file_read_i32", file);
+    const PlacedEntry *placed =
+        expect(&named, name, 1 << FILE_I32 | 1 << FILE_I64, "I32 or I64", expected);
+    const int64_t n = placed ? shape_count(expected) : 0;
+    Chunk chunk;
+    for (int64_t start = 0, count; start < n; start += count) {
+        count = read_chunk(&named, placed, start, n, &chunk);
+        for (int64_t i = 0; i < count; i++) {
+            const bool wide = placed->entry.type == FILE_I64;
+            const int64_t value = wide ? chunk.wide_integer[i] : chunk.narrow_integer[i];
+            host[start + i] = (int32_t)value;
+            if (host[start + i] != value)
+                return file_fail(&named,
+                                 "entry \"%s\": element %" PRId64 " is %" PRId64
+                                 ", which does not fit 32 bits",
+                                 file_name_text(name).text, start + i, value);
+        }
+        if (count == 0)
+            return false;
     }
-    return entry != NULL;
+    return placed != NULL;
+}
+
+bool tensor_file_read_bytes(const TensorFile *file, const char *name, void *host)
+{
+    need_file("tensor_file_read_bytes", file, name);
+    const TensorFile named = as_of("tensor_file_read_bytes", file);
+    const PlacedEntry *placed = find(file, name);
+    if (!placed)
+        return file_fail(&named, "there is no entry \"%s\"", file_name_text(name).text);
+    return file_read(&named, data_at(file, placed), host, end_of(placed) - placed->begin);
 }

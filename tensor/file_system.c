@@ -20,8 +20,15 @@
 #include <unistd.h>
 
 #ifdef _WIN32
+#include <io.h>
 #define O_CLOEXEC 0
 #define O_NONBLOCK 0
+
+/* Not for several threads that read one file: the position is the descriptor's. */
+static int64_t pread(int descriptor, void *to, unsigned bytes, int64_t from)
+{
+    return _lseeki64(descriptor, from, SEEK_SET) < 0 ? -1 : read(descriptor, to, bytes);
+}
 #else
 #define O_BINARY 0
 #endif
@@ -36,8 +43,9 @@ enum { MAX_CALL_BYTES = 1 << 30 }; /* per call of read and write */
 typedef struct Destination {
     char path[PATH_MAX]; /* of the file itself, behind symbolic links */
     char temporary[PATH_MAX + 16];
-    int descriptor; /* of the temporary file, locked */
-    int mode;       /* the permissions of the file that is replaced; -1: there is none */
+    int descriptor;        /* of the temporary file, locked */
+    int mode;              /* the permissions of the file that is replaced; -1: there is none */
+    unsigned owner, group; /* with mode: of that file */
 } Destination;
 
 static int open_descriptor(const char *path, int flags, int mode)
@@ -50,18 +58,14 @@ static int open_descriptor(const char *path, int flags, int mode)
 }
 
 /* -------------------------------------------------------------------------------------- reading */
-bool file_open(const TensorFile *file, int *descriptor, int64_t *size)
+bool file_open(TensorFile *file, int64_t *size)
 {
     struct stat status;
-    *descriptor = open_descriptor(file->path, O_RDONLY | O_NONBLOCK, 0); /* FIFOs, too */
-    if (*descriptor < 0)
+    file->descriptor = open_descriptor(file->path, O_RDONLY | O_NONBLOCK, 0); /* FIFOs, too */
+    if (file->descriptor < 0 || fstat(file->descriptor, &status) != 0)
         return file_fail(file, "%s", strerror(errno));
-    const int failed = fstat(*descriptor, &status) != 0 ? errno : 0;
     *size = status.st_size;
-    if (!failed && S_ISREG(status.st_mode))
-        return true;
-    close(*descriptor);
-    return file_fail(file, "%s", failed ? strerror(failed) : "not a regular file");
+    return S_ISREG(status.st_mode) || file_fail(file, "not a regular file");
 }
 
 /* The bytes of the next call. */
@@ -70,16 +74,17 @@ static unsigned call_bytes(int64_t left)
     return (unsigned)(left < MAX_CALL_BYTES ? left : MAX_CALL_BYTES);
 }
 
-bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes)
+bool file_read(const TensorFile *file, int64_t from, void *to, int64_t bytes)
 {
     while (bytes > 0) {
-        const int64_t count = read(descriptor, to, call_bytes(bytes));
+        const int64_t count = pread(file->descriptor, to, call_bytes(bytes), from);
         if (count < 0 && errno == EINTR)
             continue;
         if (count <= 0)
             return file_fail(file, "%s",
                              count < 0 ? strerror(errno) : "the file ended while it was read");
         to = (char *)to + count;
+        from += count;
         bytes -= count;
     }
     return true;
@@ -119,12 +124,15 @@ static bool find_destination(const TensorFile *file, Destination *to)
 {
     struct stat status;
     to->mode = -1;
-    if (lstat(file->path, &status) != 0) /* a path that is too long is no file either */
-        return snprintf(to->path, PATH_MAX, "%s", file->path) < PATH_MAX ||
+    if (lstat(file->path, &status) != 0)
+        return (errno != ENAMETOOLONG &&
+                snprintf(to->path, PATH_MAX, "%s", file->path) < PATH_MAX) ||
                file_fail(file, "%s", strerror(ENAMETOOLONG));
     if (!realpath(file->path, to->path) || stat(to->path, &status) != 0)
         return file_fail(file, "cannot follow its symbolic links: %s", strerror(errno));
     to->mode = (int)(status.st_mode & 0777);
+    to->owner = status.st_uid;
+    to->group = status.st_gid;
     return S_ISREG(status.st_mode) || file_fail(file, "it exists and is not a regular file");
 }
 
@@ -147,17 +155,32 @@ static void remove_stale(const char *temporary)
     close(descriptor);
 }
 
-/* Creates and locks PATH.tmp.N with the first N that no other save uses. File systems that have no
- * locks do without: the file is new. */
+/* The length of the path without the last 8 bytes, those of ".tmp.999", and without a part of a
+ * character that this leaves: some file systems refuse such names. */
+static int shortened_length(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *end = strlen(name) > 8 ? strchr(name, 0) - 8 : name;
+    while (end > name && (*end & 0xC0) == 0x80)
+        end--;
+    return (int)(end - path);
+}
+
+/* Creates and locks PATH.tmp.N with the first N that no other save uses, where PATH is shortened if
+ * that makes a name that is too long. File systems that have no locks do without: the file is
+ * new. */
 static bool create_temporary(Destination *to)
 {
     /* Until `finish`, its owner may write it, as remove_stale does, and the umask may narrow it. */
     const int mode = to->mode < 0 ? 0666 : to->mode | 0200;
+    int length = (int)strlen(to->path);
     for (int n = 0; n < 1000; n++) {
-        snprintf(to->temporary, sizeof to->temporary, "%s.tmp.%d", to->path, n);
+        snprintf(to->temporary, sizeof to->temporary, "%.*s.tmp.%d", length, to->path, n);
         remove_stale(to->temporary);
         to->descriptor = open_descriptor(to->temporary, O_WRONLY | O_CREAT | O_EXCL, mode);
-        if (to->descriptor < 0 && errno == EEXIST)
+        if (to->descriptor < 0 && errno == ENAMETOOLONG)
+            length = shortened_length(to->path);
+        if (to->descriptor < 0 && (errno == EEXIST || (errno == ENAMETOOLONG && n == 0)))
             continue;
         if (to->descriptor < 0)
             return false;
@@ -169,13 +192,30 @@ static bool create_temporary(Destination *to)
     return false;
 }
 
-/* Closing the temporary file unlocks it, and so comes after the rename. Some file systems refuse
- * fchmod: the new file then has the permissions that the umask leaves. */
+static bool rename_temporary(const Destination *to)
+{
+    int result;
+    do
+        result = rename(to->temporary, to->path);
+    while (result < 0 && errno == EINTR);
+    return result == 0;
+}
+
+/* Only the superuser may give a file to another owner, and some file systems refuse fchmod: the new
+ * file then has the owner of the process, and the permissions that the umask leaves. */
+static void keep_owner_and_permissions(const Destination *to)
+{
+    const bool owned = fchown(to->descriptor, to->owner, to->group) == 0;
+    const bool permitted = fchmod(to->descriptor, (mode_t)to->mode) == 0;
+    (void)owned, (void)permitted;
+}
+
+/* Closing the temporary file unlocks it, and so comes after the rename. */
 static bool finish(Destination *to, bool ok, bool renames)
 {
     if (ok && to->mode >= 0)
-        (void)fchmod(to->descriptor, (mode_t)to->mode);
-    ok = ok && flush_to_disk(to->descriptor) && (!renames || rename(to->temporary, to->path) == 0);
+        keep_owner_and_permissions(to);
+    ok = ok && flush_to_disk(to->descriptor) && (!renames || rename_temporary(to));
     const int reason = errno;
     if (!ok || !renames)
         unlink(to->temporary);
@@ -245,7 +285,7 @@ bool file_replace(const TensorFile *file, const char *header, int64_t length, bo
         return file_fail(file, "cannot create a temporary file beside it: %s", strerror(errno));
     bool ok = write_bytes(to.descriptor, header, length);
     for (int i = 0; ok && i < file->count; i++) {
-        const FileEntry *entry = &file->entries[i];
+        const FileEntry *entry = &file->entries[i].entry;
         ok = write_bytes(to.descriptor, entry->data, file_bytes(entry->type, entry->shape));
     }
     if (!finish(&to, ok, renames))

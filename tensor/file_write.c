@@ -28,17 +28,21 @@ static bool check_entry(const TensorFile *file, const FileEntry *entry)
     return true;
 }
 
-static bool check_contents(const TensorFile *file)
+/* Checks all, and places the entries one after the other. */
+static bool check_contents(TensorFile *file, const FileEntry *entries)
 {
     int64_t total = 0;
     if (file->count < 0 || file->metadata_count < 0)
         return file_fail(file, "there are %d entries and %d metadata strings, expected 0 or more",
                          file->count, file->metadata_count);
+    file->entries = file_allocate(file, file->count, sizeof(PlacedEntry));
+    if (!file->entries)
+        return false;
     for (int i = 0; i < file->count; i++) {
-        const FileEntry *entry = &file->entries[i];
-        if (!check_entry(file, entry))
+        if (!check_entry(file, &entries[i]))
             return false;
-        total += file_bytes(entry->type, entry->shape);
+        file->entries[i] = (PlacedEntry){ entries[i], total };
+        total += file_bytes(entries[i].type, entries[i].shape);
         if (total >= FILE_MAX_SIZE)
             return file_fail(file, "the entries take %" PRId64 " bytes or more", total);
     }
@@ -93,27 +97,26 @@ static void put_metadata(Writer *writer, const TensorFile *file)
         put(writer, file->count > 0 ? "}," : "}");
 }
 
-static void put_entry(Writer *writer, const FileEntry *entry, int64_t begin)
+static void put_entry(Writer *writer, const PlacedEntry *placed)
 {
+    const FileEntry *entry = &placed->entry;
     put_string(writer, entry->name);
     put(writer, ":{\"dtype\":\"%s\",\"shape\":[", file_types[entry->type].name);
     for (int axis = 0; axis < entry->shape.rank; axis++)
         put(writer, axis == 0 ? "%" PRId64 : ",%" PRId64, entry->shape.size[axis]);
-    put(writer, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin,
-        begin + file_bytes(entry->type, entry->shape));
+    put(writer, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", placed->begin,
+        placed->begin + file_bytes(entry->type, entry->shape));
 }
 
 /* The length and the header, padded with spaces so that the data begin at a multiple of 8. */
 static void put_header(Writer *writer, const TensorFile *file)
 {
-    int64_t begin = 0;
     put(writer, "%8s{", ""); /* the length's bytes */
     put_metadata(writer, file);
     for (int i = 0; i < file->count; i++) {
         if (i > 0)
             put(writer, ",");
-        put_entry(writer, &file->entries[i], begin);
-        begin += file_bytes(file->entries[i].type, file->entries[i].shape);
+        put_entry(writer, &file->entries[i]);
     }
     put(writer, "}");
     put(writer, "%*s", (int)((8 - writer->length % 8) % 8), "");
@@ -150,17 +153,15 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
         return error_report("tensor_file_save: metadata is NULL");
     TensorFile file = { .function = "tensor_file_save",
                         .path = path,
-                        .entries = (FileEntry *)entries, /* only read */
                         .count = entry_count,
-                        .metadata = (FileMetadata *)metadata,
+                        .metadata = (FileMetadata *)metadata, /* only read */
                         .metadata_count = metadata_count };
-    bool ok = check_contents(&file) && file_sort(&file);
-    free(file.by_name);
-    free(file.by_key);
-    if (!ok)
-        return false;
-    const Writer header = header_of(&file);
+    bool ok = check_contents(&file, entries) && file_sort(&file);
+    const Writer header = ok ? header_of(&file) : (Writer){ 0 };
     ok = header.text && file_replace(&file, header.text, (int64_t)header.length, true);
     free(header.text);
+    free(file.entries);
+    free(file.by_name);
+    free(file.by_key);
     return ok;
 }

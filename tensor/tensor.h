@@ -303,7 +303,7 @@ typedef struct FileEntry {
     const char *name;
     FileType type;
     Shape shape;      /* its sizes may be 0 */
-    const void *data; /* host memory, elements as the format stores them */
+    const void *data; /* to save: host memory, elements as the format stores them */
 } FileEntry;
 
 typedef struct FileMetadata {
@@ -312,9 +312,10 @@ typedef struct FileMetadata {
 
 /* Writes all entries and metadata to a temporary file beside path, PATH.tmp.0, flushes it to the
  * disk and renames it, so that path holds either the old file or the complete new one. A file that
- * is replaced keeps its permissions, a symbolic link its place: the file that it leads to is
- * replaced. A process that is killed leaves its temporary file, which the next save to the path
- * removes. Names are not empty; names and keys are UTF-8 and unique. False on error. */
+ * is replaced keeps its permissions and, if the process may give it, its owner; a symbolic link
+ * its place: the file that it leads to is replaced. Other hard links keep the old file. A process
+ * that is killed leaves its temporary file, which the next save to the path removes. Names are not
+ * empty; names and keys are UTF-8 and unique. False on error. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path);
@@ -330,9 +331,10 @@ bool tensor_file_can_save(const char *path);
 TAPEGRAD_MUST_CHECK
 bool tensor_file_write(const char *path, const void *bytes, int64_t count);
 
-/* Reads a whole file and validates all of it: header length, JSON, names, types, sizes, bounds and
- * overlaps. NULL on error. The caller frees it with tensor_file_close, which accepts NULL; the
- * functions below raise when the file is NULL. */
+/* Opens a file, reads its header and validates all of it against the file's size: header length,
+ * JSON, names, types, sizes, bounds and overlaps. The functions below read the data: memory holds
+ * what a program reads and no more. NULL on error. The caller frees it with
+ * tensor_file_close, which accepts NULL; the functions below raise when the file is NULL. */
 typedef struct TensorFile TensorFile;
 TAPEGRAD_MUST_CHECK
 TensorFile *tensor_file_open(const char *path);
@@ -341,7 +343,7 @@ void tensor_file_close(TensorFile *file);
 /* Entries in the order of their data; they live until the file is closed. tensor_file_find returns
  * NULL when no entry has the name, tensor_file_entry raises when the index does not exist. The axes
  * of an entry that has more than MAX_RANK are joined into one: its shape is [count]. data is
- * aligned if tensor_file_save wrote the file with the larger types first; otherwise copy it. */
+ * NULL. */
 int tensor_file_count(const TensorFile *file);
 const FileEntry *tensor_file_entry(const TensorFile *file, int index);
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name);
@@ -349,13 +351,16 @@ const FileEntry *tensor_file_find(const TensorFile *file, const char *name);
 /* The value of a key in the header's __metadata__, or NULL. */
 const char *tensor_file_metadata(const TensorFile *file, const char *key);
 
-/* Converts an entry of F16, BF16, F32 or F64 to Real, or one of I32 or I64 to int32. False when the
- * entry is missing, has another type or another shape than expected, or holds a value that does not
- * fit; host may then be partly written. */
+/* Reads an entry: of F16, BF16, F32 or F64 as Real, of I32 or I64 as int32, or of any type its
+ * bytes as the format stores them. False when the entry is missing or cannot be read, has another
+ * type or another shape than expected, or holds a value that does not fit; host may then be partly
+ * written. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host);
 TAPEGRAD_MUST_CHECK
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host);
+TAPEGRAD_MUST_CHECK
+bool tensor_file_read_bytes(const TensorFile *file, const char *name, void *host);
 
 #ifdef __cplusplus
 }

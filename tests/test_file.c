@@ -144,7 +144,6 @@ TEST(all_types_and_ranks)
     char *header = (char *)read_plain(path, &size) + 8; /* ends before the first zero of the data */
     TensorFile *file = open_file();
     ck_assert_int_eq(tensor_file_count(file), COUNT);
-    const char *end = NULL; /* of the previous entry: the types have their widths */
     for (int i = 0; i < COUNT; i++) {
         const FileEntry *found = tensor_file_find(file, names[i].text);
         ck_assert_ptr_nonnull(found);
@@ -154,10 +153,12 @@ TEST(all_types_and_ranks)
             text("\"%s\":{\"dtype\":\"%s\"", names[i].text, types[found->type].name);
         ck_assert_ptr_nonnull(strstr(header, declared.text));
         const size_t bits = (size_t)shape_count(found->shape) * types[found->type].bits;
-        ck_assert(memcmp(found->data, bytes[i], bits / 8) == 0);
-        const char *data = tensor_file_entry(file, i)->data;
-        ck_assert(i == 0 || data == end);
-        end = data + bits / 8;
+        unsigned char read[96] = { 0 }; /* bytes that the type does not have stay 0 */
+        ck_assert(tensor_file_read_bytes(file, names[i].text, read));
+        memset(bytes[i] + bits / 8, 0, 96 - bits / 8);
+        ck_assert_mem_eq(read, bytes[i], 96);
+        ck_assert_str_eq(tensor_file_entry(file, i)->name, names[i].text);
+        ck_assert_ptr_null(found->data);
     }
     ck_assert_ptr_null(tensor_file_find(file, "none"));
     ck_assert_ptr_null(tensor_file_find(file, ""));
@@ -165,6 +166,8 @@ TEST(all_types_and_ranks)
     assert_raises("tensor_file_metadata: the name is NULL", tensor_file_metadata(file, NULL));
     assert_raises("tensor_file_read: the name is NULL",
                   ck_assert(tensor_file_read(file, NULL, shape(1), &(Real){ 0 })));
+    ck_assert(!tensor_file_read_bytes(file, "none", bytes));
+    assert_error("tensor_file_read_bytes", "there is no entry \"none\"");
     tensor_file_close(file);
     free(header - 8);
 }
@@ -522,13 +525,21 @@ ssize_t write(int descriptor, const void *bytes, size_t count)
     return is_interrupted() ? -1 : syscall(SYS_write, descriptor, bytes, count > 100 ? 100 : count);
 }
 
-ssize_t read(int descriptor, void *bytes, size_t count)
+ssize_t pread(int descriptor, void *bytes, size_t count, off_t from)
 {
-    return is_interrupted() ? -1 : syscall(SYS_read, descriptor, bytes, count);
+    return is_interrupted() ? -1 : syscall(SYS_pread64, descriptor, bytes, count, from);
 }
 
 /* The errors of file systems that flush nothing (EINVAL) or refuse permissions; 0: none. */
 static int fsync_error, fchmod_error;
+
+static int renames_interrupted;
+
+int rename(const char *from, const char *to)
+{
+    errno = EINTR;
+    return renames_interrupted-- > 0 ? -1 : (int)syscall(SYS_rename, from, to);
+}
 
 int fsync(int descriptor)
 {
@@ -579,11 +590,67 @@ TEST(saves_to_one_path_do_not_mix)
 TEST(interrupted_calls_are_repeated)
 {
     for (int n = 0; n < 8; n++) {
-        interruptions = n;
+        interruptions = renames_interrupted = n;
         ck_assert_msg(save_constant(n, 20), "%d: %s", n, tapegrad_error());
         interruptions = n;
         assert_constant(n, 20, 1);
     }
+}
+
+/* The longest names, of characters of 3 bytes; the path becomes such a name. */
+static void name_of_length(int length)
+{
+    snprintf(path, sizeof path, "%s/", folder);
+    char *name = strchr(path, 0);
+    memcpy(name, text("%0*d", length, 0).text, (size_t)length + 1);
+    for (int i = length % 3; i < length; i += 3)
+        memcpy(name + i, "\xe2\x82\xac", 3);
+}
+
+TEST(a_name_is_not_too_long_for_the_suffix_of_the_temporary_file)
+{
+    for (int length = 255; length >= 247; length--) {
+        name_of_length(length);
+        ck_assert_msg(tensor_file_can_save(path), "%d: %s", length, tapegrad_error());
+        ck_assert_msg(save_constant(1, 10), "%d: %s", length, tapegrad_error());
+        ck_assert_msg(save_constant(2, 10), "%d: %s", length, tapegrad_error());
+        assert_constant(2, 10, 1);
+        ck_assert_int_eq(unlink(path), 0);
+    }
+}
+
+TEST(a_killed_save_of_a_long_name_splits_no_character)
+{
+    for (int length = 253; length <= 255; length++) {
+        name_of_length(length);
+        kill_a_save();
+        DIR *directory = opendir(folder);
+        for (struct dirent *item; (item = readdir(directory)) != NULL;) {
+            const char *suffix = strstr(item->d_name, ".tmp.");
+            ck_assert(!suffix || memcmp(suffix - 3, "\xe2\x82\xac", 3) == 0);
+        }
+        closedir(directory);
+        ck_assert_int_eq(files_in_folder(false), 1);
+        ck_assert(save_constant(3, 10));
+        ck_assert_int_eq(files_in_folder(false), 1);
+        ck_assert_int_eq(unlink(path), 0);
+    }
+}
+
+/* The superuser's save of another user's file; a hard link keeps what it leads to. */
+TEST(the_owner_stays_and_hard_links_part)
+{
+    struct stat status;
+    const bool superuser = geteuid() == 0;
+    ck_assert(save_constant(1, 10));
+    ck_assert(!superuser || chown(path, 65534, 65533) == 0);
+    ck_assert_int_eq(link(path, text("%s/link", folder).text), 0);
+    ck_assert_msg(save_constant(2, 10), "%s", tapegrad_error());
+    assert_constant(2, 10, 2);
+    ck_assert(stat(path, &status) == 0 && (!superuser || status.st_uid == 65534) &&
+              (!superuser || status.st_gid == 65533));
+    snprintf(path, sizeof path, "%s/link", folder);
+    assert_constant(1, 10, 2);
 }
 
 TEST(places_that_cannot_be_written)
@@ -595,9 +662,8 @@ TEST(places_that_cannot_be_written)
     assert_place_refused(
         text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
     snprintf(path, sizeof path, "%s/", folder);
-    memcpy(strchr(path, 0), text("%0250d", 0).text, 251);
-    assert_place_refused(
-        text("cannot create a temporary file beside it: %s", strerror(ENAMETOOLONG)).text);
+    memcpy(strchr(path, 0), text("%0256d", 0).text, 257);
+    assert_place_refused(strerror(ENAMETOOLONG));
 
     const Text irregular[] = { text("%s/folder", folder), text("%s/pipe", folder),
                                text("/dev/zero") };
@@ -968,10 +1034,55 @@ TEST(broken_lengths_are_reported)
         assert_refused(cases[c].sentence);
     }
     /* A sparse file with a header one byte above the limit occupies no disk space. */
-    uint64_t length = 100000001;
-    write_plain(path, &length, 8);
+    write_plain(path, "\x01\xe1\xf5\x05\0\0\0\0{", 9);
     ck_assert_int_eq(truncate(path, 8 + 100000001), 0);
     assert_refused("the header's length is 100000001; at most 100000000 is allowed");
+}
+
+TEST(files_of_other_formats_are_named)
+{
+    static const char *const begins[][2] = {
+        { "<!DOCTYPE html>\n<html>", "but an HTML or XML page" },
+        { "\n  <html lang=\"en\">", "but an HTML or XML page" },
+        { "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+          "but a Git LFS pointer: git lfs pull fetches the file" },
+        { "PK\x03\x04zip archive", "but a zip archive, as torch.save writes" },
+        { "\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j", "but a Python pickle, as torch.save wrote" },
+        { "\x1f\x8b\x08gzipped", "but a gzip file" },
+        { "{\"metadata\": {\"total_size\"", "but JSON, as the index of a model in several files" },
+        { "GGUF\3 tensors", "but a GGUF file" },
+        { "\x89HDF\r\n\x1a\n1234", "but an HDF5 file" },
+        { "\x93NUMPY\1 shape", "but a NumPy file" },
+        { "hello, world", "no header follows the first 8 bytes" },
+    };
+    for (size_t c = 0; c < sizeof begins / sizeof *begins; c++) {
+        const bool known = c + 1 < sizeof begins / sizeof *begins;
+        write_plain(path, begins[c][0], strlen(begins[c][0]));
+        assert_refused(
+            text("it is not a safetensors file%s %s", known ? "," : ":", begins[c][1]).text);
+    }
+}
+
+/* One entry of a sparse file of 64 MB; one that ends while it is read. */
+TEST(one_entry_takes_the_memory_of_one_entry)
+{
+    static const char header[] =
+        "{\"large\":{\"dtype\":\"F32\",\"shape\":[16777216],\"data_offsets\":[0,67108864]},"
+        "\"small\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[67108864,67108872]}}";
+    const off_t size = 8 + sizeof header - 1 + 67108872;
+    write_file(header, sizeof header - 1, 0);
+    ck_assert_int_eq(truncate(path, size), 0);
+    const int64_t before = memory_peak();
+    TensorFile *file = open_file();
+    Real values[2] = { 1, 1 };
+    ck_assert(tensor_file_read(file, "small", shape(2), values));
+    ck_assert(values[0] == 0 && values[1] == 0);
+    const int64_t taken = memory_peak() - before;
+    ck_assert_msg(SANITIZED || taken < 8000000, "the entry took %lld bytes", (long long)taken);
+    ck_assert_int_eq(truncate(path, size - 1), 0);
+    ck_assert(!tensor_file_read(file, "small", shape(2), values));
+    assert_error("tensor_file_read", "the file ended while it was read");
+    tensor_file_close(file);
 }
 
 /* `make fuzz` mutates files. */

@@ -1,10 +1,12 @@
 /* Params: registration, storage, initial values, gradients, files. */
 #include "tests/support.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static Device *device;
@@ -247,6 +249,11 @@ TEST(bad_registrations_raise_and_change_nothing)
     assert_raises("params_add: the name \"\xc3(\" is not UTF-8",
                   params_add(params, "\xc3(", shape(3), uniform));
     assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
+    assert_raises("params_add: the name is __metadata__, which the file format reserves",
+                  params_add(params, "__metadata__", shape(3), uniform));
+    assert_raises(
+        "params_add: the name optimizer.m.a starts with optimizer., which checkpoints reserve",
+        params_add(params, "optimizer.m.a", shape(3), uniform));
     assert_raises("params_add: the name is NULL", params_add(params, NULL, shape(3), uniform));
     assert_raises("params: a name is NULL", nn_linear(params, NULL, 2, 3));
     assert_raises("params: a name is NULL",
@@ -282,6 +289,19 @@ TEST(bad_registrations_raise_and_change_nothing)
     assert_raises("params_new: the device is NULL", params_new(NULL, 1));
     params_free(params);
     params_free(NULL);
+}
+
+/* Weights and constants share the names of a file. */
+TEST(constants_and_weights_have_different_names)
+{
+    Params *params = params_new(device, 1);
+    nn_batchnorm(params, "norm", 2);
+    assert_raises("params_add: there is a constant named norm.running_mean already",
+                  params_add(params, "norm.running_mean", shape(2), uniform));
+    params_add(params, "other.running_variance", shape(2), uniform);
+    assert_raises("nn_batchnorm: there is a weight named other.running_variance already",
+                  nn_batchnorm(params, "other", 2));
+    params_free(params);
 }
 
 TEST(bad_initializers_raise)
@@ -789,6 +809,44 @@ TEST(some_weights_are_loaded)
     ck_assert_int_eq(params_load_some(model, path, collect, reports), -1);
     assert_identical_weights(model, untouched);
     params_free(model);
+    params_free(untouched);
+}
+
+/* The n-th call of pread fails from here on; -1: none. */
+static int failing_read = -1;
+
+ssize_t pread(int descriptor, void *bytes, size_t count, off_t from)
+{
+    errno = EIO;
+    return failing_read == 0 || (failing_read > 0 && failing_read-- == 0)
+               ? -1
+               : (ssize_t)syscall(SYS_pread64, descriptor, bytes, count, from);
+}
+
+TEST(a_file_that_cannot_be_read_to_its_end_changes_nothing)
+{
+    Params *saved = small_model(2), *params = small_model(1), *untouched = small_model(1);
+    nn_batchnorm(saved, "norm", 2);
+    nn_batchnorm(params, "norm", 2);
+    nn_batchnorm(untouched, "norm", 2);
+    assert_ok(params_save(saved, path));
+    for (int way = 0; way < 2; way++) {
+        int n = 0;
+        for (bool ok = false; !ok; n++) {
+            failing_read = n;
+            ok = way ? params_load_some(params, path, NULL, NULL) >= 0 : params_load(params, path);
+            failing_read = -1;
+            ck_assert(ok || strstr(tapegrad_error(), strerror(EIO)));
+            if (!ok)
+                assert_identical_weights(params, untouched);
+        }
+        ck_assert_int_eq(n, 1 + 2 + 9); /* the header's length, the header, and each entry */
+        assert_identical_weights(params, saved);
+        assert_ok(params_save(untouched, path) && params_load(params, path));
+        assert_ok(params_save(saved, path));
+    }
+    params_free(saved);
+    params_free(params);
     params_free(untouched);
 }
 

@@ -118,7 +118,7 @@ echo "address space: $limits limits up to $limit MB, $foreign ended in oneDNN or
 
 # File operations: each of the last calls, of which saving is a part, with EIO, ENOSPC and EINTR.
 files=0
-for function in write fflush fsync rename open close; do
+for function in write pread fflush fsync rename open close; do
     total=$(calls $function)
     [ "${total:-0}" -gt 0 ] || fail "no call of $function is seen"
     for ((n = total; n > 0 && n > total - 3 && files < 8 * count; n--)); do

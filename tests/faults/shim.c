@@ -63,6 +63,8 @@ static bool allocation_fails(const void *caller)
         return fails(#name) ? (failure) : REAL(name) arguments;                                    \
     }
 WRAP(ssize_t, write, (int file, const void *bytes, size_t count), (file, bytes, count), -1)
+WRAP(ssize_t, pread, (int file, void *bytes, size_t count, off_t from), (file, bytes, count, from),
+     -1)
 WRAP(size_t, fwrite, (const void *bytes, size_t size, size_t count, FILE *file),
      (bytes, size, count, file), 0)
 WRAP(int, fflush, (FILE * file), (file), EOF)
