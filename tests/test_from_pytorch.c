@@ -47,8 +47,10 @@ TEST(a_renamed_state_dictionary_gives_the_results_of_pytorch)
     Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, 8);
     Transformer transformer = nn_transformer(params, "transformer", config);
     CrossAttention cross = nn_cross_attention(params, "attention", 6, config);
-    Lstm lstm = nn_lstm(params, "lstm", (RecurrentConfig){ 8, 3, 2, true, 0 });
-    Gru gru = nn_gru(params, "gru", (RecurrentConfig){ 8, 3, 1, false, 0 });
+    Lstm lstm =
+        nn_lstm(params, "lstm",
+                (RecurrentConfig){ .input = 8, .hidden = 3, .layers = 2, .bidirectional = true });
+    Gru gru = nn_gru(params, "gru", (RecurrentConfig){ .input = 8, .hidden = 3 });
     assert_ok(params_load(params, converted));
     unlink(converted);
 
