@@ -1,12 +1,13 @@
 /* ops/: operations on tensors. Each source file holds one operation or a family: derivation,
  * forward and backward.
  *
- * An operation returns a new tensor of the tape, valid until tape_reset or, without tensor_keep,
- * tape_backward, and records a node if the tape is recording. It raises an error if an argument is
- * on another device, is released, has the wrong dtype or a shape other than its comment states.
- * "[..., C]" has any number of leading axes; a scalar has no axes. A negative axis counts from the
- * end; an axis that x lacks raises. Integers are int32 tensors. Scalars of type double are rounded
- * to Real. A field of options left 0 means its default, which its comment states first. */
+ * An operation returns a new tensor of the tape, and records a node if the tape is recording. The
+ * tensor is valid until tape_backward; tensor_keep extends this to tape_reset. An operation raises
+ * if an argument is on another device, is released, has the wrong dtype or a shape other than its
+ * comment states. "[..., C]" has any number of leading axes; a scalar has no axes. A negative axis
+ * counts from the end; an axis that x lacks raises. Integers are int32 tensors. Scalars of type
+ * double are rounded to Real. A field of options left 0 means its default, which its comment states
+ * first. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
@@ -90,12 +91,12 @@ Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b);
 /* out = a / b */
 Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
-/* out = max(a, b), min(a, b); a NaN of either shows. The gradient goes to the one that out is, and
- * to a where they are equal. */
+/* out = max(a, b), min(a, b); NaN if either is NaN. The gradient goes to the operand that out
+ * equals, to a if both are equal. */
 Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
-/* out = 1 where a = b, a < b, a <= b, else 0; of NaN, 0. Not differentiable: no gradient flows, and
- * out alone is no loss. a > b is op_less(tape, b, a). */
+/* out = 1 where a = b, a < b, a <= b, else 0, also if an operand is NaN. Not differentiable: no
+ * gradient flows, and out alone is no loss. a > b is op_less(tape, b, a). */
 Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
@@ -182,14 +183,14 @@ Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
  *   running_mean     <- (1 - momentum) running_mean     + momentum mean
  *   running_variance <- (1 - momentum) running_variance + momentum variance n / (n - 1)
  * of n = the values per channel, 2 or more. With training off, out is computed from the running
- * statistics, which stay. These are tape_persistent tensors or those of nn_batchnorm, get no
- * gradient, and keep an update when a later operation of the step raises. Raises unless
- * 0 <= momentum <= 1 and eps > 0. */
+ * statistics, which stay. They are tape_persistent tensors or nn_batchnorm's, and get no gradient.
+ * An error later in the step does not undo their update. Raises unless 0 <= momentum <= 1 and
+ * eps > 0. */
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
                      Tensor *running_variance, double momentum, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch: x, branch
- * [..., C]; the other arguments, the random numbers and the errors are those of op_dropout and
- * op_layernorm. On "cpu" and "cuda" one pass, which stores neither the sum nor a mask. */
+ * [..., C]; the other arguments, random numbers and errors as in op_dropout and op_layernorm. On
+ * "cpu" and "cuda" it is one pass over memory, which stores neither the sum nor a mask. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
                               Tensor *weight, Tensor *bias, double eps);
 
@@ -267,12 +268,12 @@ typedef struct CtcOptions {
 } CtcOptions;
 
 /* out_b = -ln p(target_b | logits_b), in nats: connectionist temporal classification (Graves et al.
- * 2006, equation 12). p is the sum, over all ways to emit one symbol or the blank per frame which
- * become the target when equal neighbors are merged and blanks dropped, of the product of
- * softmax(logits_bt). logits [B, T, C], where symbol 0 is the blank; targets: int32 [B, S], in
- * [1, C) up to target_lengths, beyond in [0, C). Returns [B], Real; op_mean gives the usual loss.
- * Raises if a target is out of range or the blank; the latter is not checked while a CUDA graph is
- * captured. */
+ * 2006, equation 12). A path emits one symbol or the blank per frame; merging equal neighbors, then
+ * dropping blanks, gives its text. p is the sum over the paths whose text is the target of the
+ * product over t of softmax(logits_bt)_path_t. logits [B, T, C], where symbol 0 is the blank;
+ * targets: int32 [B, S], in [1, C) up to target_lengths, beyond in [0, C). Returns [B], Real;
+ * op_mean gives the usual loss. Raises if a target is out of range or the blank; the latter is not
+ * checked while a CUDA graph is captured. */
 Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options);
 
 /* -------------------------------------------------------------------------------------- sampling
@@ -357,24 +358,25 @@ typedef struct Window {
  * [B, H' W', height width, C]. Raises if no window fits into x. */
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the maximum of x[b, h, w, c] over the pixels h, w of window [y, x]: x
- * [B, H, W, C]; returns [B, H', W', C], sizes and windows as of op_unfold. A stride of 0 means the
- * window's size: windows side by side. Padding is never the maximum, a NaN always; the first
+ * [B, H, W, C]; returns [B, H', W', C], sizes and windows as in op_unfold. A stride of 0 means the
+ * window's size: windows side by side. Padding is never the maximum, and a NaN always is. The first
  * maximum gets the gradient. Raises if no window fits into x, if the padding is more than half of
  * the window, or if the stride is 0 and the window is not square. */
 Tensor *op_max_pool(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the sum of x[b, h, w, c] over window [y, x] / (height width), likewise. Padding
  * counts as 0, and may be larger. */
 Tensor *op_average_pool(Tape *tape, Tensor *x, Window window);
-/* to <- from, of one shape, Real or bf16: a recurrent state, or a copy of weights, is handed to a
- * later step without the host, in a replayed step too. to is a tape_persistent tensor or a weight.
- * Returns to. No gradient flows. Raises while recorded operations wait for their backward pass,
- * which may need to's old values: keep from with tensor_keep and store after tape_backward. */
+/* to <- from, two tensors of one shape, Real or bf16. This hands a recurrent state, or a copy of
+ * weights, to a later step without the host, in a replayed step too. to is a tape_persistent tensor
+ * or a weight. Returns to. No gradient flows. Raises while recorded operations wait for their
+ * backward pass, which may need to's old values: keep from with tensor_keep and store after
+ * tape_backward. */
 Tensor *op_store(Tape *tape, Tensor *to, Tensor *from);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.
- * Returns to. Raises as op_store, and, as tensor_write_i32 does, if the values are out of the range
- * that operations with the input `to` need. */
+ * Returns to. Raises as op_store does, and if a value exceeds the bounds of an operation that used
+ * `to` as indices (see tensor_write_i32). */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------- attention
@@ -436,8 +438,8 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
 
 /* The final state alone, from zeros: sum_j e^(l_{j+1} + .. + l_N) phi(k_j) [v_j, 1]^T of key [B, N,
  * H, D] and value [B, N, H, M]; or value NULL and key packed with queries and values, [B, N, 3 H,
- * D]. Returns [B, H, D, M + 1], unnormalized [B, H, D, M], Real. O(N) time; saves nothing. Of the
- * options eps and form have no effect; raises unless offsets and state are NULL. */
+ * D]. Returns [B, H, D, M + 1], unnormalized [B, H, D, M], Real. O(N) time; saves nothing.
+ * options.eps and options.form have no effect. Raises unless offsets and state are NULL. */
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                                CausalLinearAttentionOptions options);
 
@@ -485,10 +487,10 @@ typedef struct LshAttentionOptions {
 /* out_i = sum_j softmax_j(s_ij) v_j, s_ij = q_i.q_j / (|q_j| sqrt D): Reformer's LSH attention
  * (Kitaev, Kaiser, Levskaya 2020, section 2), whose keys are the normalized queries. query_key [B,
  * N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D] with both packed;
- * returns [B, N, H, M]. The sum runs over j < i, with a causal mask, that in at least one round are
- * in i's bucket and, with the positions sorted by bucket and split into chunks, in i's chunk or the
- * chunk before. Without such j, out_i = v_i. Each call draws random hashes from the tape's
- * generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
+ * returns [B, N, H, M]. Each round sorts the positions by bucket and splits them into chunks. The
+ * sum runs over the j < i (a causal mask) that in at least one round are in i's bucket, and in i's
+ * chunk or the chunk before. Without such j, out_i = v_i. Each call draws random hashes from the
+ * tape's generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options);
 /* The same over j != i, without a causal mask. */

@@ -2,7 +2,7 @@
  * unnormalized, in double precision and for heads above 128. mma.cuh has the others, on tensor
  * cores.
  *
- * In the notation of causal.c the forward pass and all gradients are one scan,
+ * In the notation of causal_linear.c the forward pass and all gradients are one scan,
  *     o_i = sum_j (x_i.y_j + alpha_i beta_j) w_j,   over j <= i when causal:
  *
  *                                      x     y     w     alpha  beta   T
