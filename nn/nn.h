@@ -307,7 +307,8 @@ typedef struct TransformerConfig {
                               * head_dim; op_rotary of these first elements of each query and key,
                               * in halves, before the feature map */
     double rotary_base;      /* 10000: of rotary_dims */
-    bool output_gate;        /* false; true: of these too: the result times silu(x Wg^T + bg) */
+    bool output_gate;        /* false; true: causal linear attention and the delta rule multiply
+                              * the result by silu(x Wg^T + bg) */
     double dropout;          /* 0 */
     int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
     int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
@@ -339,7 +340,7 @@ typedef struct Attention {
     double max_beta;
     Linear decay, beta, gate; /* decay.weight, ...: of a learned decay, the delta rule and an output
                                * gate; otherwise their weights are NULL */
-    Tensor *decay_constant;   /* [heads]: -r_h, or c_h of a learned decay; NULL: no decay */
+    Tensor *decay_constant;   /* [heads], -r_h or, of a learned decay, c_h; NULL: no decay */
     CausalConvolution convolution; /* convolution.weight, convolution.bias; or NULL */
     RmsNorm norm;                  /* norm.weight [head_dim], of each head's result where there is
                                     * no normalizer: unnormalized, and the delta rule; or NULL */
@@ -438,13 +439,13 @@ typedef struct TransformerState TransformerState;
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
-    int64_t max_length;  /* 1024: the most positions per sequence, of linear attention too; the KV
-                          * cache is allocated for them, the recurrent state is not */
-    Precision precision; /* PRECISION_FLOAT32; on CUDA PRECISION_TF32: of products; on the CPU
-                          * PRECISION_BF16: products read bf16 copies of the weights, which follow
-                          * the weights, and the KV cache is stored in bf16 */
-    bool int8_weights;   /* false; on the CPU true: products read copies of the weights in 8 bits
-                          * with one scale per row, made with the state, in any precision */
+    int64_t max_length;  /* 1024: the maximum number of positions per sequence, of linear attention
+                          * too. The KV cache is allocated for them, the recurrent state is not */
+    Precision precision; /* PRECISION_FLOAT32; PRECISION_TF32, of products, on CUDA only. With
+                          * PRECISION_BF16, on the CPU only, products read bf16 copies of the
+                          * weights, which follow the weights; the KV cache is stored in bf16 */
+    bool int8_weights;   /* false; true, on the CPU: products read 8-bit copies of the weights with
+                          * one scale per row, made with the state, in any precision */
 } GenerationConfig;
 
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the

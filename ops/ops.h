@@ -285,8 +285,8 @@ typedef struct Sampling {
     double temperature; /* logits are divided by it; 0, the limit: choose the largest logit, the
                          * first of equal ones, without a draw */
     int64_t top_k;      /* keep the top_k largest logits, of equal ones the first; 0: all */
-    double top_p;       /* in (0, 1]: of these keep the fewest largest whose probabilities sum to
-                         * top_p or more; 0 means the default, 1 */
+    double top_p;       /* in (0, 1]: of these keep the fewest, from the largest on, whose
+                         * probabilities sum to top_p or more; 0 means the default, 1 */
 } Sampling;
 
 /* out_r = c with probability softmax(logits_r / temperature)_c, renormalized over the symbols that
@@ -407,8 +407,8 @@ typedef enum {
 
 typedef struct CausalLinearAttentionOptions {
     FeatureMap features; /* FEATURE_MAP_ELU_PLUS_ONE */
-    double eps;          /* 0, as in the paper, or more: added to the normalizer (the denominator);
-                          * the authors' code adds 1e-6, which keeps out finite where all products
+    double eps;          /* 0, as in the paper, or more: added to the normalizer (the denominator).
+                          * The authors' code adds 1e-6, which keeps out finite where all products
                           * phi(q).phi(k) are 0 */
     Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: keys j >= key_lengths[b] are masked */
     AttentionForm form;  /* FORM_BEST */
@@ -420,8 +420,8 @@ typedef struct CausalLinearAttentionOptions {
                           * sum_j phi(k_j) [v_j, 1]^T over the positions before these; unnormalized
                           * [.., M], of v_j */
     Tensor *log_decay;   /* NULL: none; Real [B, N, H], l_i <= 0, or [H], one per head: before
-                          * position i is added, the sums are multiplied by e^(l_i). Not at masked
-                          * positions. On CUDA results are NaN where l_i > 0. */
+                          * position i is added, the sums are multiplied by e^(l_i), but not at
+                          * masked positions. On CUDA l_i > 0 gives NaN. */
     bool unnormalized;   /* false; true: out_i is the numerator alone; eps is not used */
 } CausalLinearAttentionOptions;
 
@@ -456,12 +456,12 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
 
 typedef struct SoftmaxAttentionOptions {
     Tensor *key_lengths; /* NULL; as above */
-    Tensor *mask;        /* NULL: zeros; Real [N, K] or [B, H, N, K] for N queries and K keys; 1 in
-                          * place of B or H: the same for all. -infinity excludes a key, whose row
-                          * must still be finite. No gradient: raises if it requires one. */
-    Tensor *log_decay;   /* NULL: none; Real [B, N, H], each <= 0; causal attention only: the logits
+    Tensor *mask;        /* NULL: zeros; Real [N, K] or [B, H, N, K] for N queries and K keys, 1 in
+                          * place of B or H if it is the same for all. -infinity excludes a key,
+                          * whose row must still be finite. Raises if it requires a gradient. */
+    Tensor *log_decay;   /* NULL: none; Real [B, N, H], each <= 0. Causal attention only. The logits
                           * of i and j gain l_{j+1} + ... + l_i, where masked positions add nothing.
-                          * -infinity: nothing before. On CUDA results are NaN where l_i > 0. */
+                          * -infinity begins a new sequence. On CUDA l_i > 0 gives NaN. */
 } SoftmaxAttentionOptions;
 
 /* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D + mask_ij) v_j  (Vaswani et al. 2017, equation 1),

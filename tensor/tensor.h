@@ -187,11 +187,12 @@ struct Tensor {
     struct Block *block;   /* the pool's block that holds data, if this tensor owns one */
     Tensor *gradient;      /* dL/dthis, of the same shape; NULL if the tensor can have none */
     bool keep;             /* stays readable after the backward pass */
-    struct Tape *tape;     /* that it belongs to; NULL: a weight, a constant or a state */
+    struct Tape *tape;     /* its owner; NULL for a weight, a constant or a state */
     struct Params *params; /* of a weight or its gradient, or NULL */
     const char *(*allocate)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
-    /* Of a parameter: its elements in the bf16 copy of its Params, which products read with
-     * PRECISION_BF16; NULL if there is no copy. written: the values have changed, so update it. */
+    /* A parameter's elements in the bf16 copy of its Params, which products read with
+     * PRECISION_BF16, or NULL if there is no copy. written: updates it, as the values have
+     * changed. */
     Real *(*bf16_copy)(Tensor *tensor, bool written);
     IntegerBounds bounds, required_bounds; /* of the integers now, and as operations require */
 };

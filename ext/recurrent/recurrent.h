@@ -85,7 +85,8 @@ typedef struct Gru {
     Recurrent stack;
 } Gru;
 
-/* The same with op_gru. *hidden, unless hidden is NULL: as state's; NULL: a state of zeros. */
+/* The same with op_gru. Unless hidden is NULL, *hidden begins the sequences and becomes their final
+ * state; a *hidden of NULL is zeros. */
 Gru nn_gru(Params *params, const char *name, RecurrentConfig config);
 Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden);
 
