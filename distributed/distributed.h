@@ -116,7 +116,7 @@ DistTraffic dist_traffic(void);
  * ascends from 0: rank r has buffer[offsets[r]] ... buffer[offsets[r + 1] - 1]. */
 typedef struct DistTransport {
     int rank, ranks;
-    int local; /* the rank among those of its machine */
+    int local; /* the rank among its machine's ranks */
     void *context;
     /* buffer = the parts of all ranks; offsets in bytes. */
     void (*all_gather)(void *context, void *buffer, const int64_t *offsets);

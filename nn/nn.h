@@ -365,7 +365,7 @@ typedef struct AttentionOptions {
     Tensor *key_lengths; /* NULL; int32 [B], each in [1, N] for N keys: keys of sequence b from
                           * position key_lengths[b] on are masked */
     Tensor *mask;        /* NULL; softmax attention: as in SoftmaxAttentionOptions; others raise */
-    Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: those of x, for rotary_dims */
+    Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: the positions of x */
     StatesBefore *states_before;
     /* NULL; dist_states_before, for causal linear attention and the delta rule of a sequence split
      * over processes. A convolution needs at least taps - 1 positions, and rotary_dims needs
@@ -377,7 +377,7 @@ typedef struct AttentionOptions {
 Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
                              AttentionOptions options);
 
-/* Multi-head attention from a decoder's positions to those of a memory, an encoder's result. */
+/* Multi-head attention from a decoder's positions to a memory's, an encoder's result. */
 typedef struct CrossAttention {
     Attention attention; /* its input computes queries alone; names query.weight, out.bias, ... */
     Linear key, value;   /* of the memory; key.weight, ... */

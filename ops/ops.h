@@ -70,11 +70,11 @@ typedef struct CausalConvolutionOptions {
 } CausalConvolutionOptions;
 
 /* out_ic = bias_c + sum_k weight_ck x_{i+k-K+1},c: each channel of a sequence convolved over time
- * with its own K taps, of which the last is the present. x [B, N, C], weight [C, K], K from 2 on,
- * bias [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
+ * with its own K taps; the last tap is the present. x [B, N, C], weight [C, K], K from 2 on, bias
+ * [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
  * *final_state becomes the last K - 1 inputs of each sequence, Real: as state of the next part of
- * the sequences it continues them, down to one position per call. PyTorch's Conv1d with
- * groups = C has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
+ * the sequences it continues them, down to one position per call. PyTorch's Conv1d with groups = C
+ * has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
 Tensor *op_causal_convolution(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                               CausalConvolutionOptions options, Tensor **final_state);
 

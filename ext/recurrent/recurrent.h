@@ -48,7 +48,7 @@ Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions optio
 
 /* Stacked recurrent layers. */
 typedef struct RecurrentConfig {
-    int64_t input, hidden; /* no default: the width of x, and H, that of the state */
+    int64_t input, hidden; /* no default: the width of x, and H, the width of the state */
     int64_t layers;        /* 0 means the default, 1 */
     bool bidirectional;    /* false; true: each layer also runs in the reverse direction, and the
                             * next one gets the outputs of both, 2 H */
