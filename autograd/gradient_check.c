@@ -2,7 +2,8 @@
  *
  * For L = sum_i r_i out_i with fixed random r, one backward pass from r gives dL/dx. The central
  * difference (L(x + h e) - L(x - h e)) / 2h has the error h^2 L'''/6 + epsilon |L| / h, which is
- * least near h = cbrt(epsilon). That step is used, times max(1, |x's element|).
+ * least near h = cbrt(epsilon). Here epsilon is the relative rounding error of a Real. That step is
+ * used, times max(1, |x's element|).
  *
  * The typical |L| is |out|, its standard deviation over r, and the error of a difference is near
  * 2e-5 |out| in float, 4e-11 |out| in double. An input's error is relative to its own largest

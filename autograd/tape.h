@@ -16,7 +16,7 @@ extern "C" {
 typedef struct Tape Tape;
 
 /* A tape for one device, with recording and training on and seed 0. Only one thread at a time may
- * use a tape, or a CUDA device with all its tapes: a second one in the midst of a tape's recording,
+ * use a tape, or a CUDA device with all its tapes. A second thread that enters during recording, a
  * backward pass or tape_reset raises. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
@@ -78,11 +78,10 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
  * already: ..."; with TAPEGRAD_DEBUG=1 in the environment of tape_new no step does.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
- * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that
- * the recorded operations use: they also lose the contributions of earlier micro-batches, while
- * other parameters keep theirs. To repeat an accumulation over micro-batches, call
- * params_zero_gradients, restore by tape_set_random the generator of its start, and begin with its
- * first micro-batch. */
+ * reset. If the backward pass had begun, it marks as empty the gradients of all parameters that the
+ * recorded operations use. They lose the contributions of earlier micro-batches too; other
+ * parameters keep theirs. To repeat an accumulation over micro-batches, call params_zero_gradients,
+ * restore by tape_set_random the generator of its start, and begin with its first micro-batch. */
 void tape_reset(Tape *tape);
 
 /* Turns recording on or off and returns the old setting. While it is off, nothing is saved for a
@@ -101,10 +100,10 @@ bool tape_set_training(Tape *tape, bool on);
 bool tape_is_training(const Tape *tape);
 
 /* Turns the search for NaN and infinity on or off and returns the old setting; a new tape has it
- * off. While it is on, the first operation with an input or output that is not finite raises, and
- * so does, in the backward pass, the first that makes such a gradient of an input: "op_log: output
- * 0 is [3], and its element 1 is -inf". For debugging: every tensor is read to the host, and on
- * CUDA tape_replay calls its function each time. */
+ * off. While it is on, the first operation with an input or output that is not finite raises:
+ * "op_log: output 0 is [3], and its element 1 is -inf". In the backward pass the first operation
+ * that makes such a gradient of an input raises. For debugging: every tensor is read to the host,
+ * and on CUDA tape_replay calls its function each time. */
 bool tape_check_finite(Tape *tape, bool on);
 
 /* With recording off, tape_release frees all tensors made since the mark except result, which may
@@ -283,8 +282,8 @@ static inline void gradient_add(Gradient gradient, int64_t i, Real value)
     gradient.data[i] = sum + value;
 }
 
-/* Frees a tensor that was a workspace of an operation or its backward function, or NULL; after an
- * error tape_reset does. */
+/* Frees a workspace of an operation or of its backward function; NULL is ignored. After an error
+ * tape_reset frees it. */
 void tape_scratch_free(Tape *tape, Tensor *scratch);
 
 /* ------------------------------------------------------------------------------- gradient checking
@@ -296,10 +295,10 @@ void tape_scratch_free(Tape *tape, Tensor *scratch);
  * and so does the error, which passes no test of `error <= 2e-3`.
  *
  * Not found: a wrong forward pass; a store in place of an add, unless the function uses a tensor
- * twice; a wrong gradient that is small beside others of its input, or beside out; that of a tensor
- * which is no input, such as weights in the context, or of an output that the function does not
- * return. Where f has a kink within h, 5e-3 in float and 6e-6 in double times max(1, |x|), a right
- * gradient fails. If a handler leaves an error by longjmp, some memory is not freed. */
+ * twice; a wrong gradient that is small beside others of its input, or beside out; the gradient of
+ * a tensor that is no input, such as a weight in the context; an output that the function does not
+ * return. A right gradient fails where f has a kink within h, which is max(1, |x|) times 5e-3 in
+ * float, 6e-6 in double. If a handler leaves an error by longjmp, some memory is not freed. */
 typedef Tensor *CheckedFunction(Tape *tape, Tensor *const *inputs, void *context);
 
 typedef struct CheckInput {

@@ -6,7 +6,7 @@
  * Each rank computes the gradients of its own data. params_clip_gradients or optim_step averages
  * them, each rank steps its own range of the weights and gathers the others' (ZeRO-1, Rajbhandari
  * et al. 2020): an all-reduce moves the same number of bytes, and the optimizer's state takes
- * 1 / ranks of the memory, but at least that of the largest weight.
+ * 1 / ranks of the memory, but at least the largest weight's.
  *
  * "Collective" functions wait for all ranks: all must call them in the same order. With such an
  * optimizer optim_step, optim_save, optim_load, params_clip_gradients, params_clip_each_gradient
@@ -26,11 +26,11 @@ extern "C" {
 /* Joins the processes that mpirun has started, by MPI. The device "cuda" of the k-th rank of a
  * machine, from 0, is its GPU k % (number of GPUs). Weights and gradients on GPUs are exchanged by
  * NCCL if libtapegrad_mpi was built with it: then each rank needs a GPU of its own, and ranks that
- * share one end with an error that says so. Without NCCL, or with TAPEGRAD_NCCL=no in the
- * environment, they are exchanged through host memory. Where a handler of tapegrad_on_error returns
- * or is not set, an error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun
- * has started the program and it was linked without MPI (libtapegrad_mpi) or with another MPI than
- * mpirun's, and when the ranks differ in version or Real. Collective. */
+ * share one raise an error. Without NCCL, or with TAPEGRAD_NCCL=no in the environment, they are
+ * exchanged through host memory. Where a handler of tapegrad_on_error returns or is not set, an
+ * error is printed as "rank 2 of 4: ..." and ends all processes. Raises if mpirun has started the
+ * program and it was linked without MPI (libtapegrad_mpi) or with another MPI than mpirun's, and
+ * when the ranks differ in version or Real. Collective. */
 void dist_start(void);
 /* Waits for all ranks, and leaves them. Collective. */
 void dist_finish(void);
@@ -39,8 +39,8 @@ void dist_abort(int status) __attribute__((noreturn));
 
 int dist_rank(void);  /* 0 ... dist_ranks() - 1 */
 int dist_ranks(void); /* 1 before dist_start */
-/* How many processes mpirun, or Slurm's srun, has started together, by its environment variables:
- * 0: it has not started this one; -1: unknown. */
+/* How many processes mpirun, or Slurm's srun, has started together, by its environment variables.
+ * 0: this process was not started by them; -1: unknown. */
 int dist_launched(void);
 
 /* This rank's part of count items: [first, first + count) of the result. The parts of all ranks are
@@ -66,41 +66,43 @@ void dist_set_weight(Params *params, double weight);
 /* values [count] = their sums over the ranks, in the order of ranks: the same bits on all.
  * Collective. */
 void dist_sum(double *values, int count);
-/* Whether here is true on any rank: for decisions that all ranks must take together, as to stop.
- * Collective. */
+/* Whether here is true on any rank: for decisions that all ranks must take together, such as to
+ * stop. Collective. */
 bool dist_any(bool here);
 
 /* Raises unless all ranks pass the same bytes: "the WHAT of ranks 0 and 2 differ, ...". For
- * options: ranks with others would wait for each other for ever. Collective. */
+ * options: ranks with different ones would wait for each other for ever. Collective. */
 void dist_need_equal(const char *what, const void *data, size_t bytes);
 
 /* ------------------------------------------------------------------------------ long sequences
  * Sequence parallelism of linear attention and the delta rule: each rank has some consecutive
  * positions of a sequence, in the order of ranks, and only states cross the boundaries. */
 
-/* From now on each group of this number of consecutive ranks shares sequences, and different groups
- * have different ones; 1: no rank shares. Gradients are still averaged over all ranks. They cross
- * ranks before they are weighted, so the ranks of a group have the same weight, however many
- * positions each has: for the mean over all positions, each of a group's n positions has the loss
- * ranks / n times its own, and dist_set_weight is n. Raises unless ranks divides dist_ranks().
- * Collective; not between a forward pass and its backward pass. */
+/* From now on every `ranks` consecutive ranks are a group, which shares sequences; 1: no rank
+ * shares. Gradients are still averaged over all ranks. They cross ranks before they are weighted,
+ * so the ranks of a group have the same weight, however many positions each has. For the mean over
+ * the n positions of a group, multiply each position's loss by ranks / n, and set dist_set_weight
+ * to n. Raises unless ranks divides dist_ranks(). Collective; not between a forward pass and its
+ * backward pass. */
 void dist_sequence(int ranks);
 int dist_sequence_rank(void);  /* 0 ... dist_sequence_ranks() - 1 */
 int dist_sequence_ranks(void); /* 1 before dist_sequence */
 
 /* before_r = A_{r-1} before_{r-1} + state_{r-1}, before_0 = 0, over the sequence's ranks: the state
  * before this rank's positions. state [B, H, D, C], Real, of the same shape on all ranks: after
- * this rank's positions, from a zero state (op_causal_linear_state). transition, Real, is what they
- * do to a state before them: NULL: nothing; d [B, H], the sum of their log decays: A = e^d; or
- * A [B, H, D, D], for the delta rule the state after them from the identity with all values 0.
- * Returns a tensor of the tape, shaped like state. AttentionOptions.states_before of a layer. A
- * rank without positions passes zeros, d = 0 and A = the identity; a layer has at least one
- * position, which may be padding behind the sequence's last.
+ * this rank's positions, from a zero state (op_causal_linear_state). transition, Real, gives A, by
+ * which they multiply a state before them:
+ *     NULL              A = 1
+ *     d [B, H]          A = e^d, d the sum of their log decays
+ *     A [B, H, D, D]    for the delta rule the state after them from the identity, all values 0
+ * Returns a tensor of the tape, shaped like state. A layer takes this function as
+ * AttentionOptions.states_before. A rank without positions passes the state 0 with d = 0 or with
+ * the identity as A; a layer has at least one position, which may be padding after the last one.
  *
- * Collective, and so is tape_backward on a tape that has recorded it, whatever the loss: all ranks
- * of the sequence call these in the same order. Exchanges states, transitions and, backward, the
- * states' gradients, those of all ranks at once, through host memory; saves all transitions. Raises
- * while a CUDA graph is captured. */
+ * Collective, and so is tape_backward on a tape that has recorded it, even if no loss depends on
+ * it: all ranks of the sequence call these in the same order. The forward pass exchanges the states
+ * and transitions of all ranks at once, the backward pass the states' gradients, through host
+ * memory. Saves all transitions. Raises while a CUDA graph is captured. */
 Tensor *dist_states_before(Tape *tape, Tensor *state, Tensor *transition);
 
 /* Bytes that this rank has sent since dist_start, as a ring would send them, and the calls. */
@@ -114,7 +116,7 @@ DistTraffic dist_traffic(void);
  * ascends from 0: rank r has buffer[offsets[r]] ... buffer[offsets[r + 1] - 1]. */
 typedef struct DistTransport {
     int rank, ranks;
-    int local; /* the rank among those of its machine */
+    int local; /* the rank among its machine's ranks */
     void *context;
     /* buffer = the parts of all ranks; offsets in bytes. */
     void (*all_gather)(void *context, void *buffer, const int64_t *offsets);
@@ -123,7 +125,7 @@ typedef struct DistTransport {
     /* This rank's part of buffer = the sum of all ranks' buffers; the rest becomes undefined.
      * offsets in elements. */
     void (*reduce_scatter)(void *context, Real *buffer, const int64_t *offsets);
-    /* The first and the last of them for memory of the CUDA device `device`, CUDA's current one,
+    /* all_gather and reduce_scatter for memory of the CUDA device `device`, CUDA's current one,
      * enqueued on its stream, a cudaStream_t. NULL: such memory is copied to the host and back. */
     void (*device_all_gather)(void *context, int device, void *stream, void *buffer,
                               const int64_t *offsets);
@@ -135,8 +137,8 @@ typedef struct DistTransport {
     /* Frees the context: after a wait for all ranks, if status is 0; else it ends all processes
      * with this exit status. */
     void (*end)(void *context, int status);
-    /* This rank's group of `ranks` consecutive ranks, which divides all: a transport among these,
-     * of which all_gather and end are used. Collective. */
+    /* Returns a transport among this rank's group of `ranks` consecutive ranks, a divisor of all.
+     * Only its all_gather and end are used. Collective. */
     struct DistTransport (*split)(void *context, int ranks);
 } DistTransport;
 

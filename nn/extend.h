@@ -7,7 +7,7 @@
 
 /* --------------------------------------------------------------------------------------- layers */
 
-/* A weight's path name, or an entry's name in a file: a path name behind a prefix of at most
+/* A weight's path name, or an entry's name in a file: a path name after a prefix of at most
  * PREFIX_BYTES bytes. */
 enum { NAME_BYTES = 256, PREFIX_BYTES = 32 };
 typedef struct Name {
@@ -67,8 +67,8 @@ void params_check_pattern(const char *function, const Params *params, const char
  * Where a layer's positions stand in longer sequences. NULL functions: they are whole sequences. */
 typedef struct AttentionContext AttentionContext;
 
-/* What positions do to a state S: state is what they make of 0, transition how they take S along
- * (see StatesBefore). operands: the caller's. */
+/* The effect of positions on a state S: *state is the state after them from 0, and *transition says
+ * how they multiply S (see StatesBefore). operands: the caller's. */
 typedef void StateEffect(Tape *tape, const void *operands, Tensor **state, Tensor **transition);
 
 typedef enum { STATE_ATTENTION, STATE_CONVOLUTION } StateSlot;

@@ -104,8 +104,9 @@ typedef struct FileParts {
     FilePart list[MAX_FILE_PARTS];
 } FileParts;
 
-/* Write and read parts. They return false on failure, reported as of function; reading then changes
- * nothing. An entry of no part is an error, unless its name starts with ignored. */
+/* Write and read parts. They return false on failure, and the error's sentence names `function`.
+ * Reading then changes nothing. An entry of no part is an error, unless its name starts with
+ * ignored. */
 bool params_save_parts(const char *function, Params *params, const FileParts *parts,
                        const FileMetadata *metadata, int metadata_count, const char *path);
 bool params_load_parts(const char *function, Params *params, const FileParts *parts,
@@ -118,13 +119,14 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
  * et al. 2019, section 2.3). */
 double nn_residual_std(const TransformerConfig *config);
 
-/* The config with its zeros replaced by defaults; raises, as function, when a field is out of
- * range, or when no layer's attention reads it. nn_layer_config: of one layer, whose attention is
- * config.attention. */
+/* The config with its zeros replaced by defaults; raises, with the name `function`, when a field is
+ * out of range, or when no layer's attention reads it. nn_layer_config does this for one layer,
+ * whose attention is config.attention. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
 TransformerConfig nn_layer_config(const char *function, TransformerConfig config);
 
-/* The config of this layer of a transformer: its attention, without what that does not read. */
+/* The config of this layer of a transformer: its attention, without the fields that this attention
+ * does not read. */
 TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer);
 
 /* Added to the normalizer of linear attention. */

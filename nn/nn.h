@@ -57,7 +57,7 @@ Tensor *params_add(Params *params, const char *name, Shape shape, Initializer in
 Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
                           const char *suffix, Shape shape, Initializer initializer);
 
-/* A tensor that is no weight: no gradient, not saved. Copies the elements from host. */
+/* A constant: it has no gradient and is not saved. Copies the elements from host. */
 Tensor *params_constant(Params *params, const Real *host, Shape shape);
 
 /* The weight with this path name, or NULL if there is none. */
@@ -73,8 +73,8 @@ Tensor *params_at(const Params *params, int index);
  * order of registration, with "(frozen)" if it requires no gradient, and the total. */
 void params_print(const Params *params, FILE *file);
 
-/* The flat buffers as tensors [n] that the Params owns: all values, and all gradients, of which
- * those without a contribution become 0. The weights follow in order of registration, each from a
+/* The flat buffers as tensors [n] that the Params owns: all values, and all gradients. A gradient
+ * without a contribution becomes 0. The weights follow in order of registration, each from a
  * multiple of 16 elements on; padding between them is 0 in both and must stay so. For an
  * all-reduce, statistics or a snapshot: tensor_read, tensor_write, or kernels on data, after which
  * values need tensor_written. Raise when memory is exhausted. */
@@ -85,10 +85,10 @@ Tensor *params_flat_gradients(Params *params);
  * match file names, by * ? [a-z] [!a-z] and \, and * matches dots too); with true, unfreezes them.
  * A frozen weight requires no gradient: no backward pass computes one, so it has no part in the
  * gradient norm, and optim_step changes neither the weight (by decay or momentum) nor its m and v.
- * Of joined weights the backward pass computes all gradients unless all are frozen; those of the
- * frozen ones count as 0. Call it between steps. If tape_replay has captured the step as a CUDA
- * graph, call tape_reset too: the graph computes the gradients that it was captured with. Raises
- * when no name matches, and inside a replayed step. */
+ * If only some joined weights are frozen, their gradients are computed too, and count as 0. Call it
+ * between steps. If tape_replay has captured the step as a CUDA graph, call tape_reset too: the
+ * graph computes the gradients that it was captured with. Raises when no name matches, and inside a
+ * replayed step. */
 void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad);
 
 /* g = 0 for all weights: the next contribution to each stores. */
@@ -100,7 +100,8 @@ void params_zero_gradients(Params *params);
  * unless maximum_norm > 0, and when weights require gradients but none has one, as before
  * tape_backward. */
 void params_clip_gradients(Params *params, double maximum_norm);
-/* The same for the gradient of each weight by itself; the norm of all is then that after it. */
+/* Clips the gradient of each weight by itself. params_gradient_norm then returns the norm of all
+ * gradients after this clipping. */
 void params_clip_each_gradient(Params *params, double maximum_norm);
 /* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
  * with the device, so it must not be called in a replayed step. Raises before the first
@@ -108,9 +109,10 @@ void params_clip_each_gradient(Params *params, double maximum_norm);
 double params_gradient_norm(const Params *params);
 
 /* Writes all weights, random projections and running statistics under their path names to a
- * safetensors file, also if they are NaN: see params_clip_gradients; reads all from such a file, or
- * from a checkpoint of optim_save. Return false on failure, and tapegrad_error() has the sentence.
- * Reading changes nothing then: when an entry is missing, has the wrong shape or is unknown. */
+ * safetensors file, also if they are NaN (see params_clip_gradients). params_load reads all from
+ * such a file, or from a checkpoint of optim_save. Return false on failure, and tapegrad_error()
+ * has the sentence. Reading fails when an entry is missing, has the wrong shape or is unknown, and
+ * then changes nothing. */
 TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
 TAPEGRAD_MUST_CHECK
@@ -270,8 +272,8 @@ typedef const struct AttentionFunctions *AttentionKind;
 extern const struct AttentionFunctions nn_causal_linear_attention, nn_linear_attention,
     nn_causal_softmax_attention, nn_softmax_attention;
 
-/* The log decay per head, l <= 0, of which half-lives differ by head. With head h's rate r_h, from
- * 1/32 for the first to 1/512 for the last, in equal ratios: */
+/* The log decay per head, l <= 0. Each head has its own half-life: the rates r_h fall from 1/32 for
+ * the first head to 1/512 for the last, in equal ratios. */
 typedef enum {
     DECAY_NONE,
     DECAY_CONSTANT, /* l = -r_h, as in RetNet (Sun et al. 2023) */
@@ -313,7 +315,8 @@ typedef struct TransformerConfig {
                               * head_dim; op_rotary of these first elements of each query and key,
                               * in halves, before the feature map */
     double rotary_base;      /* 10000: of rotary_dims */
-    bool output_gate;        /* false; true: of these too: the result times silu(x Wg^T + bg) */
+    bool output_gate;        /* false; true: causal linear attention and the delta rule multiply
+                              * the result by silu(x Wg^T + bg) */
     double dropout;          /* 0 */
     int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
     int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
@@ -345,23 +348,24 @@ typedef struct Attention {
     double max_beta;
     Linear decay, beta, gate; /* decay.weight, ...: of a learned decay, the delta rule and an output
                                * gate; otherwise their weights are NULL */
-    Tensor *decay_constant;   /* [heads]: -r_h, or c_h of a learned decay; NULL: no decay */
+    Tensor *decay_constant;   /* [heads], -r_h or, of a learned decay, c_h; NULL: no decay */
     CausalConvolution convolution; /* convolution.weight, convolution.bias; or NULL */
     RmsNorm norm;                  /* norm.weight [head_dim], of each head's result where there is
                                     * no normalizer: unnormalized, and the delta rule; or NULL */
 } Attention;
 
-/* Reads the config but for feed_forward, activation, dropout, layer_attention and norms; layers for
- * the scale of initial_std. Linear attention adds eps = 1e-6 to its normalizer, as the code of
+/* Ignores the config's feed_forward, activation, dropout, layer_attention and norms; uses layers
+ * only to scale initial_std. Linear attention adds eps = 1e-6 to its normalizer, as the code of
  * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
  * its orthogonal rows are drawn from the seed and the layer's name, and files hold it with the
- * weights (name.projection); where an earlier file lacks it, it stays as it was drawn. */
+ * weights (name.projection); if an earlier file lacks it, the drawn one stays. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing for other
  * feature maps. Call it between replayed steps, not inside one. */
 void nn_attention_redraw(const Attention *attention, Random *random);
 
-/* dist_states_before: the state before a process's positions, of what they do to a state. */
+/* dist_states_before: returns the state before this process's positions, from each process's state
+ * and transition. */
 typedef Tensor *StatesBefore(Tape *tape, Tensor *state, Tensor *transition);
 
 /* Which keys a query attends to, among those of the layer's kind of attention. */
@@ -369,7 +373,7 @@ typedef struct AttentionOptions {
     Tensor *key_lengths; /* NULL; int32 [B], each in [1, N] for N keys: keys of sequence b from
                           * position key_lengths[b] on are masked */
     Tensor *mask;        /* NULL; softmax attention: as in SoftmaxAttentionOptions; others raise */
-    Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: those of x, for rotary_dims */
+    Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: the positions of x */
     StatesBefore *states_before;
     /* NULL; dist_states_before, for causal linear attention and the delta rule of a sequence split
      * over processes. A convolution needs at least taps - 1 positions, and rotary_dims needs
@@ -381,13 +385,13 @@ typedef struct AttentionOptions {
 Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
                              AttentionOptions options);
 
-/* Multi-head attention from a decoder's positions to those of a memory, an encoder's result. */
+/* Multi-head attention from a decoder's positions to a memory's, an encoder's result. */
 typedef struct CrossAttention {
     Attention attention; /* its input computes queries alone; names query.weight, out.bias, ... */
     Linear key, value;   /* of the memory; key.weight, ... */
 } CrossAttention;
 
-/* memory_width: of the memory. Reads the config as nn_attention does; its attention is
+/* memory_width is the width of the memory. Reads the config as nn_attention does; its attention is
  * ATTENTION_SOFTMAX or ATTENTION_LINEAR. */
 CrossAttention nn_cross_attention(Params *params, const char *name, int64_t memory_width,
                                   TransformerConfig config);
@@ -443,33 +447,33 @@ typedef struct TransformerState TransformerState;
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
-    int64_t max_length;  /* 1024: the most positions per sequence, of linear attention too; the KV
-                          * cache is allocated for them, the recurrent state is not */
-    Precision precision; /* PRECISION_FLOAT32; on CUDA PRECISION_TF32: of products; on the CPU
-                          * PRECISION_BF16: products read bf16 copies of the weights, which follow
-                          * the weights, and the KV cache is stored in bf16 */
-    bool int8_weights;   /* false; on the CPU true: products read copies of the weights in 8 bits
-                          * with one scale per row, made with the state, in any precision */
+    int64_t max_length;  /* 1024: the maximum number of positions per sequence, of linear attention
+                          * too. The KV cache is allocated for them, the recurrent state is not */
+    Precision precision; /* PRECISION_FLOAT32; PRECISION_TF32, of products, on CUDA only. With
+                          * PRECISION_BF16, on the CPU only, products read bf16 copies of the
+                          * weights, which follow the weights; the KV cache is stored in bf16 */
+    bool int8_weights;   /* false; true, on the CPU: products read 8-bit copies of the weights with
+                          * one scale per row, made with the state, in any precision */
 } GenerationConfig;
 
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention of each
  * layer is ATTENTION_CAUSAL_LINEAR (with any feature map), ATTENTION_DELTA_RULE or
- * ATTENTION_CAUSAL_SOFTMAX without a decay, inside a replayed step, and for a precision or 8-bit
- * weights that the device, a double-precision build, or layers that differ, have gates or rotary
- * positions lack. */
+ * ATTENTION_CAUSAL_SOFTMAX without a decay; inside a replayed step; and if the device or a
+ * double-precision build lacks the precision or 8-bit weights. Layers that differ, or have gates or
+ * rotary positions, decode in PRECISION_FLOAT32 without 8-bit weights; anything else raises. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);
 
 /* One decode step: row b of the result is what nn_transformer_forward computes at the next position
  * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
- * belongs to the state and is valid until the next step. It takes no tape and, after the first
- * call, or two of a step by operations, allocates no memory. It may be part of a replayed step; on
- * CUDA not with layers that differ or have gates, which decode by operations. Raises when a
- * sequence already has max_length positions (a replay cannot detect this: the result is NaN), and
- * when x requires a gradient. */
+ * belongs to the state and is valid until the next step. It takes no tape. Layers that differ,
+ * or have gates or rotary positions, decode by operations: then it allocates memory in the first
+ * two calls, otherwise in the first one alone. It may be part of a replayed step, but on CUDA not
+ * where it decodes by operations. Raises when a sequence already has max_length positions (a replay
+ * cannot detect this: the result is NaN), and when x requires a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,
@@ -480,8 +484,8 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
  * would exceed max_length, and for softmax attention unless all sequences are empty. */
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths);
 
-/* int32 [sequences] on the device: the position of each sequence's next step, from 0 to max_length
- * - 1, where it stays. The state owns it. Use it as op_embedding's indices in a table of
+/* int32 [sequences] on the device: the position of each sequence's next step. It rises from 0 to
+ * max_length - 1 and stays there. The state owns it. Use it as op_embedding's indices in a table of
  * positions. */
 Tensor *nn_transformer_state_positions(const TransformerState *state);
 

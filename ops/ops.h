@@ -1,12 +1,13 @@
 /* ops/: operations on tensors. Each source file holds one operation or a family: derivation,
  * forward and backward.
  *
- * An operation returns a new tensor of the tape, valid until tape_reset or, without tensor_keep,
- * tape_backward, and records a node if the tape is recording. It raises an error if an argument is
- * on another device, is released, has the wrong dtype or a shape other than its comment states.
- * "[..., C]" has any number of leading axes; a scalar has no axes. A negative axis counts from the
- * end; an axis that x lacks raises. Integers are int32 tensors. Scalars of type double are rounded
- * to Real. A field of options left 0 means its default, which its comment states first. */
+ * An operation returns a new tensor of the tape, and records a node if the tape is recording. The
+ * tensor is valid until tape_backward; tensor_keep extends this to tape_reset. An operation raises
+ * if an argument is on another device, is released, has the wrong dtype or a shape other than its
+ * comment states. "[..., C]" has any number of leading axes; a scalar has no axes. A negative axis
+ * counts from the end; an axis that x lacks raises. Integers are int32 tensors. Scalars of type
+ * double are rounded to Real. A field of options left 0 means its default, which its comment states
+ * first. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
@@ -69,11 +70,11 @@ typedef struct CausalConvolutionOptions {
 } CausalConvolutionOptions;
 
 /* out_ic = bias_c + sum_k weight_ck x_{i+k-K+1},c: each channel of a sequence convolved over time
- * with its own K taps, of which the last is the present. x [B, N, C], weight [C, K], K from 2 on,
- * bias [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
+ * with its own K taps; the last tap is the present. x [B, N, C], weight [C, K], K from 2 on, bias
+ * [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
  * *final_state becomes the last K - 1 inputs of each sequence, Real: as state of the next part of
- * the sequences it continues them, down to one position per call. PyTorch's Conv1d with
- * groups = C has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
+ * the sequences it continues them, down to one position per call. PyTorch's Conv1d with groups = C
+ * has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
 Tensor *op_causal_convolution(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                               CausalConvolutionOptions options, Tensor **final_state);
 
@@ -90,12 +91,12 @@ Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b);
 /* out = a / b */
 Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
-/* out = max(a, b), min(a, b); a NaN of either shows. The gradient goes to the one that out is, and
- * to a where they are equal. */
+/* out = max(a, b), min(a, b); NaN if either is NaN. The gradient goes to the operand that out
+ * equals, to a if both are equal. */
 Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
-/* out = 1 where a = b, a < b, a <= b, else 0; of NaN, 0. Not differentiable: no gradient flows, and
- * out alone is no loss. a > b is op_less(tape, b, a). */
+/* out = 1 where a = b, a < b, a <= b, else 0, also if an operand is NaN. Not differentiable: no
+ * gradient flows, and out alone is no loss. a > b is op_less(tape, b, a). */
 Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
@@ -182,14 +183,14 @@ Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
  *   running_mean     <- (1 - momentum) running_mean     + momentum mean
  *   running_variance <- (1 - momentum) running_variance + momentum variance n / (n - 1)
  * of n = the values per channel, 2 or more. With training off, out is computed from the running
- * statistics, which stay. These are tape_persistent tensors or those of nn_batchnorm, get no
- * gradient, and keep an update when a later operation of the step raises. Raises unless
- * 0 <= momentum <= 1 and eps > 0. */
+ * statistics, which stay. They are tape_persistent tensors or nn_batchnorm's, and get no gradient.
+ * An error later in the step does not undo their update. Raises unless 0 <= momentum <= 1 and
+ * eps > 0. */
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
                      Tensor *running_variance, double momentum, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch: x, branch
- * [..., C]; the other arguments, the random numbers and the errors are those of op_dropout and
- * op_layernorm. On "cpu" and "cuda" one pass, which stores neither the sum nor a mask. */
+ * [..., C]; the other arguments, random numbers and errors as in op_dropout and op_layernorm. On
+ * "cpu" and "cuda" it is one pass over memory, which stores neither the sum nor a mask. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
                               Tensor *weight, Tensor *bias, double eps);
 
@@ -267,12 +268,12 @@ typedef struct CtcOptions {
 } CtcOptions;
 
 /* out_b = -ln p(target_b | logits_b), in nats: connectionist temporal classification (Graves et al.
- * 2006, equation 12). p is the sum, over all ways to emit one symbol or the blank per frame which
- * become the target when equal neighbors are merged and blanks dropped, of the product of
- * softmax(logits_bt). logits [B, T, C], where symbol 0 is the blank; targets: int32 [B, S], in
- * [1, C) up to target_lengths, beyond in [0, C). Returns [B], Real; op_mean gives the usual loss.
- * Raises if a target is out of range or the blank; the latter is not checked while a CUDA graph is
- * captured. */
+ * 2006, equation 12). A path emits one symbol or the blank per frame; merging equal neighbors, then
+ * dropping blanks, gives its text. p is the sum over the paths whose text is the target of the
+ * product over t of softmax(logits_bt)_path_t. logits [B, T, C], where symbol 0 is the blank;
+ * targets: int32 [B, S], in [1, C) up to target_lengths, beyond in [0, C). Returns [B], Real;
+ * op_mean gives the usual loss. Raises if a target is out of range or the blank; the latter is not
+ * checked while a CUDA graph is captured. */
 Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options);
 
 /* -------------------------------------------------------------------------------------- sampling
@@ -293,8 +294,8 @@ typedef struct Sampling {
     double temperature; /* logits are divided by it; 0, the limit: choose the largest logit, the
                          * first of equal ones, without a draw */
     int64_t top_k;      /* keep the top_k largest logits, of equal ones the first; 0: all */
-    double top_p;       /* in (0, 1]: of these keep the fewest largest whose probabilities sum to
-                         * top_p or more; 0 means the default, 1 */
+    double top_p;       /* in (0, 1]: of these keep the fewest, from the largest on, whose
+                         * probabilities sum to top_p or more; 0 means the default, 1 */
 } Sampling;
 
 /* out_r = c with probability softmax(logits_r / temperature)_c, renormalized over the symbols that
@@ -377,24 +378,25 @@ typedef struct Window {
  * [B, H' W', height width, C]. Raises if no window fits into x. */
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the maximum of x[b, h, w, c] over the pixels h, w of window [y, x]: x
- * [B, H, W, C]; returns [B, H', W', C], sizes and windows as of op_unfold. A stride of 0 means the
- * window's size: windows side by side. Padding is never the maximum, a NaN always; the first
+ * [B, H, W, C]; returns [B, H', W', C], sizes and windows as in op_unfold. A stride of 0 means the
+ * window's size: windows side by side. Padding is never the maximum, and a NaN always is. The first
  * maximum gets the gradient. Raises if no window fits into x, if the padding is more than half of
  * the window, or if the stride is 0 and the window is not square. */
 Tensor *op_max_pool(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the sum of x[b, h, w, c] over window [y, x] / (height width), likewise. Padding
  * counts as 0, and may be larger. */
 Tensor *op_average_pool(Tape *tape, Tensor *x, Window window);
-/* to <- from, of one shape, Real or bf16: a recurrent state, or a copy of weights, is handed to a
- * later step without the host, in a replayed step too. to is a tape_persistent tensor or a weight.
- * Returns to. No gradient flows. Raises while recorded operations wait for their backward pass,
- * which may need to's old values: keep from with tensor_keep and store after tape_backward. */
+/* to <- from, two tensors of one shape, Real or bf16. This hands a recurrent state, or a copy of
+ * weights, to a later step without the host, in a replayed step too. to is a tape_persistent tensor
+ * or a weight. Returns to. No gradient flows. Raises while recorded operations wait for their
+ * backward pass, which may need to's old values: keep from with tensor_keep and store after
+ * tape_backward. */
 Tensor *op_store(Tape *tape, Tensor *to, Tensor *from);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.
- * Returns to. Raises as op_store, and, as tensor_write_i32 does, if the values are out of the range
- * that operations with the input `to` need. */
+ * Returns to. Raises as op_store does, and if a value exceeds the bounds of an operation that used
+ * `to` as indices (see tensor_write_i32). */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------- attention
@@ -425,8 +427,8 @@ typedef enum {
 
 typedef struct CausalLinearAttentionOptions {
     FeatureMap features; /* FEATURE_MAP_ELU_PLUS_ONE */
-    double eps;          /* 0, as in the paper, or more: added to the normalizer (the denominator);
-                          * the authors' code adds 1e-6, which keeps out finite where all products
+    double eps;          /* 0, as in the paper, or more: added to the normalizer (the denominator).
+                          * The authors' code adds 1e-6, which keeps out finite where all products
                           * phi(q).phi(k) are 0 */
     Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: keys j >= key_lengths[b] are masked */
     AttentionForm form;  /* FORM_BEST */
@@ -438,8 +440,8 @@ typedef struct CausalLinearAttentionOptions {
                           * sum_j phi(k_j) [v_j, 1]^T over the positions before these; unnormalized
                           * [.., M], of v_j */
     Tensor *log_decay;   /* NULL: none; Real [B, N, H], l_i <= 0, or [H], one per head: before
-                          * position i is added, the sums are multiplied by e^(l_i). Not at masked
-                          * positions. On CUDA results are NaN where l_i > 0. */
+                          * position i is added, the sums are multiplied by e^(l_i), but not at
+                          * masked positions. On CUDA l_i > 0 gives NaN. */
     bool unnormalized;   /* false; true: out_i is the numerator alone; eps is not used */
 } CausalLinearAttentionOptions;
 
@@ -456,8 +458,8 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
 
 /* The final state alone, from zeros: sum_j e^(l_{j+1} + .. + l_N) phi(k_j) [v_j, 1]^T of key [B, N,
  * H, D] and value [B, N, H, M]; or value NULL and key packed with queries and values, [B, N, 3 H,
- * D]. Returns [B, H, D, M + 1], unnormalized [B, H, D, M], Real. O(N) time; saves nothing. Of the
- * options eps and form have no effect; raises unless offsets and state are NULL. */
+ * D]. Returns [B, H, D, M + 1], unnormalized [B, H, D, M], Real. O(N) time; saves nothing.
+ * options.eps and options.form have no effect. Raises unless offsets and state are NULL. */
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                                CausalLinearAttentionOptions options);
 
@@ -474,12 +476,12 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
 
 typedef struct SoftmaxAttentionOptions {
     Tensor *key_lengths; /* NULL; as above */
-    Tensor *mask;        /* NULL: zeros; Real [N, K] or [B, H, N, K] for N queries and K keys; 1 in
-                          * place of B or H: the same for all. -infinity excludes a key, whose row
-                          * must still be finite. No gradient: raises if it requires one. */
-    Tensor *log_decay;   /* NULL: none; Real [B, N, H], each <= 0; causal attention only: the logits
+    Tensor *mask;        /* NULL: zeros; Real [N, K] or [B, H, N, K] for N queries and K keys, 1 in
+                          * place of B or H if it is the same for all. -infinity excludes a key,
+                          * whose row must still be finite. Raises if it requires a gradient. */
+    Tensor *log_decay;   /* NULL: none; Real [B, N, H], each <= 0. Causal attention only. The logits
                           * of i and j gain l_{j+1} + ... + l_i, where masked positions add nothing.
-                          * -infinity: nothing before. On CUDA results are NaN where l_i > 0. */
+                          * -infinity begins a new sequence. On CUDA l_i > 0 gives NaN. */
 } SoftmaxAttentionOptions;
 
 /* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D + mask_ij) v_j  (Vaswani et al. 2017, equation 1),
@@ -505,10 +507,10 @@ typedef struct LshAttentionOptions {
 /* out_i = sum_j softmax_j(s_ij) v_j, s_ij = q_i.q_j / (|q_j| sqrt D): Reformer's LSH attention
  * (Kitaev, Kaiser, Levskaya 2020, section 2), whose keys are the normalized queries. query_key [B,
  * N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D] with both packed;
- * returns [B, N, H, M]. The sum runs over j < i, with a causal mask, that in at least one round are
- * in i's bucket and, with the positions sorted by bucket and split into chunks, in i's chunk or the
- * chunk before. Without such j, out_i = v_i. Each call draws random hashes from the tape's
- * generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
+ * returns [B, N, H, M]. Each round sorts the positions by bucket and splits them into chunks. The
+ * sum runs over the j < i (a causal mask) that in at least one round are in i's bucket, and in i's
+ * chunk or the chunk before. Without such j, out_i = v_i. Each call draws random hashes from the
+ * tape's generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options);
 /* The same over j != i, without a causal mask. */

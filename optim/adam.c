@@ -1,4 +1,5 @@
-/* Adam (Kingma and Ba 2015, algorithm 1), in step t = 1, 2, ...:
+/* Adam (Kingma and Ba 2015, algorithm 1), in step t = 1, 2, ... of weights p with the gradient g
+ * and the learning rate lr:
  *   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
  *   m_hat = m / (1 - beta1^t)                v_hat = v / (1 - beta2^t)
  *   p = p - lr m_hat / (sqrt(v_hat) + eps)

@@ -9,14 +9,14 @@
 enum { OPTIM_STATES = 3, OPTIM_NUMBERS = 2 };
 
 /* What distinguishes an optimizer from others; optim/sgd.c is the shortest. scalars and update are
- * required; another function that is NULL does nothing. gradients and p are those of the
- * optimizer's range, on its device, with padding between weights, which is 0 in both and must stay
- * 0 in p. On CUDA, which has kernels of its own for update, these also write the weights' bf16
- * copies (optim/cuda/step.cuh); a kind without them raises (KERNELS_FOR). */
+ * required; another function that is NULL does nothing. gradients and p are the optimizer's range
+ * of the flat buffers, on its device. The padding between weights is 0 in both and must stay 0 in
+ * p. On CUDA, which has kernels of its own for update, these also write the weights' bf16 copies
+ * (optim/cuda/step.cuh); a kind without them raises (KERNELS_FOR). */
 typedef struct OptimizerKind {
     const char *name; /* of its function, optim_NAME; checkpoints say it */
-    /* Under which prefix a checkpoint has each state: STATE_PREFIX "m."; "": it is what files hold
-     * as the weights; NULL: no file has it */
+    /* The prefix of each state in a checkpoint, such as STATE_PREFIX "m."; "" if files hold the
+     * state as the weights, NULL if no file has it */
     const char *states[OPTIM_STATES];
     size_t own_bytes; /* of o->own, which is zero at first */
     /* Numbers of 0 or more in o->own, doubles at these offsets, that checkpoints keep under these

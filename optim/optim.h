@@ -92,17 +92,17 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
 
 /* Rectified Adam (Liu et al. 2019, algorithm 2), with decoupled weight decay as in optim_adamw:
  *   rho_inf = 2 / (1 - beta2) - 1,    rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
- *   while rho_t <= 5:  p = p - lr m_hat    (5 as in the authors' program; the paper says 4)
+ *   while rho_t <= 5:  p = p - lr m_hat    (the paper's bound is 4)
  *   afterwards:        p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, AdamConfig config);
 
-/* Some optimizers train with other weights than they evaluate with. Sets those of training (true)
- * or, to evaluate or to save them by params_save, of evaluation (false), and returns the old
- * setting; a new optimizer has it on. Both are exact: evaluating changes no later step. Without
- * effect on other optimizers. optim_step raises while it is off. optim_save writes the weights of
- * evaluation, and optim_load restores those of the present setting. Raises inside a replayed
- * step. */
+/* Some optimizers train with other weights than they evaluate with. true sets the weights of
+ * training; false sets the weights of evaluation, to evaluate or to save them by params_save.
+ * Returns the old setting; a new optimizer has true. Both are exact: evaluating changes no later
+ * step. Other optimizers keep their weights. optim_step raises after false. optim_save writes the
+ * weights of evaluation, and optim_load restores the weights of the present setting. Raises inside
+ * a replayed step. */
 bool optim_set_training(Optimizer *optimizer, bool on);
 
 /* Frees the optimizer, not the weights; also after params_free. NULL is ignored. */
@@ -110,12 +110,12 @@ void optim_free(Optimizer *optimizer);
 
 /* One step of the update above, for all weights that require a gradient, from the accumulated
  * gradients, which are empty afterwards; an empty gradient counts as 0. A replayed step may contain
- * one step per optimizer. Raises, and changes nothing, when no weight has a gradient though some
- * require one, as without a tape_backward since the last step, and when the gradients were clipped
- * and their norm is NaN or infinite; to skip such a step, read params_gradient_norm and call
- * params_zero_gradients in its place. On CUDA this waits for the norm; a captured step does not
- * check it. Gradients that were not clipped are not checked, which would take a pass over them: NaN
- * then spreads to the weights, and optim_save and params_save write it. */
+ * one step per optimizer. Raises, and changes nothing, when weights require a gradient and none has
+ * one, as without a tape_backward since the last step. Raises likewise when the gradients were
+ * clipped and their norm is NaN or infinite. To skip such a step, read params_gradient_norm and
+ * call params_zero_gradients in its place. On CUDA optim_step waits for the norm; a captured step
+ * does not check it. Gradients that were not clipped are not checked, since this would take a pass
+ * over them. A NaN then spreads to the weights, and optim_save and params_save write it. */
 void optim_step(Optimizer *optimizer);
 
 /* The number of steps taken, and the next step's learning_rate * factor(steps + 1). */
@@ -127,9 +127,9 @@ void optim_set_learning_rate(Optimizer *optimizer, double learning_rate);
 
 /* Parameter groups: weights whose path names match the pattern ("*.bias", "*norm*": see
  * params_set_requires_grad) get learning_rate_factor * lr and weight_decay_factor * weight_decay,
- * from the next step on; 1, 1 at first, and a later call replaces an earlier one's factors. A
- * factor 0 is exact, but does not freeze: the gradients are still computed, move m and v, and count
- * in params_clip_gradients; see params_set_requires_grad. The factors are not saved in checkpoints.
+ * from the next step on. The factors are 1 at first, and a later call replaces them. A factor 0 is
+ * exact, but does not freeze as params_set_requires_grad does: the gradients are still computed,
+ * move m and v, and count in params_clip_gradients. The factors are not saved in checkpoints.
  * Raises when no name matches, a factor is negative or not finite, inside a replayed step, and when
  * 255 pairs of factors are in use. */
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
@@ -143,10 +143,10 @@ void optim_observe(Optimizer *optimizer, double value);
  * One safetensors file: weights and random projections under their path names; m and v under
  * "optimizer.m." and "optimizer.v." plus the path name; and metadata under keys that start with
  * "tapegrad.": the optimizer's kind, steps, schedule and hyperparameters, and the tape's random
- * generator. optim_load reads the kind, the steps, the learning
- * rate, what a plateau has observed and the generator; the rest stays as the program set it. All
- * values are exact: a run that loads the file continues bitwise as if it had never stopped.
- * Gradients are not saved, so save after optim_step. */
+ * generator. optim_load reads the kind, the steps, the learning rate, the plateau's progress and
+ * the generator; the rest stays as the program set it. All values are exact: a run that loads the
+ * file continues bitwise as if it had never stopped. Gradients are not saved, so save after
+ * optim_step. */
 
 /* Writes a checkpoint. texts are text_count metadata entries of the program, whose keys must not
  * start with "tapegrad."; tensor_file_metadata reads them. tape may be NULL if the program draws no
@@ -159,7 +159,7 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
  * It restores the weights, m, v, the steps, the learning rate, the plateau schedule's progress and,
  * unless tape is NULL, the tape's generator; gradients become empty. The other hyperparameters, the
  * kind of schedule and the groups stay as the program set them. Returns false and changes nothing
- * on failure; with dist_optimizer, on one rank's failure others may have read their weights.
+ * on failure. With dist_optimizer, when one rank fails, others may have read their weights already.
  * params_load reads the weights alone. */
 TAPEGRAD_MUST_CHECK
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);

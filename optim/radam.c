@@ -2,9 +2,9 @@
  * In the first steps v_hat averages few gradients, so 1 / sqrt(v_hat) has a large variance. The
  * number of gradients that it effectively averages, rho_t, grows from 1 to rho_inf:
  *   rho_inf = 2 / (1 - beta2) - 1            rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
- * While rho_t <= 5 (as in the authors' program; the paper says 4) the step uses momentum alone,
- * p = p - lr m_hat. Afterwards it is Adam's step times r, which rectifies the variance to its
- * limit:
+ * While rho_t <= 5 the step uses momentum alone, p = p - lr m_hat. Afterwards it is Adam's step
+ * times r, which rectifies the variance to its limit. The paper's bound is 4; the authors' program
+ * rectifies from 5 on, and by default makes no step before:
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
  *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
  * So Adam's kernel gets r sqrt(1 - beta2^t) as part of m_scale, and the divisor sqrt(v) + eps;

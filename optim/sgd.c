@@ -1,4 +1,5 @@
-/* Stochastic gradient descent, with momentum (Polyak 1964):
+/* Stochastic gradient descent, with momentum (Polyak 1964), of weights p with the gradient g and
+ * the learning rate lr:
  *   g = g + weight_decay p        the gradient of weight_decay |p|^2 / 2
  *   m = momentum m + g            m starts at 0; without momentum m = g, and there is no array m
  *   p = p - lr m

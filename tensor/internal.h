@@ -9,12 +9,12 @@
 #define TAPEGRAD_CPU_LINUX
 #endif
 
-/* Whose error an error is: that of the context which the thread entered last, a tape's step.
- * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
- * argument: a string that lives as long as the program; without a context (NULL) nothing else.
- * error_leave forgets the failure, and errors that follow are nobody's. error_claim makes this
- * thread the one worker of the context, until error_release or an error; it returns false if it is
- * that already, and raises, as function, if another thread is. */
+/* An error belongs to the context, a tape's step, that the thread entered last. error_enter also
+ * names the operation for messages, "op_add", or "op_add: a" while it checks an argument: a string
+ * that lives as long as the program. Without a context (NULL) it does nothing else. error_leave
+ * forgets the failure; the errors that follow belong to no context. error_claim makes this thread
+ * the one worker of the context, until error_release or an error. It returns false if this thread
+ * is the worker already, and raises, with the name `function`, if another thread is. */
 typedef struct ErrorContext {
     int64_t id;
     bool failed;

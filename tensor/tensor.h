@@ -39,10 +39,10 @@ const char *tapegrad_version(void);
  * always on the calling thread, with one sentence that names the operation, the offending value
  * and the expected one. The default handler prints the sentence and aborts. A custom handler may
  * longjmp out; tape_reset then frees everything that the step allocated and rewinds the Philox
- * counter to the step's start, and the step may be repeated; a step that accumulates gradients over
- * micro-batches, from its first one (see tape_reset). If a handler returns, the program aborts.
- * File and data errors are ordinary: the function returns false (or NULL) and tapegrad_error() has
- * the sentence. The compiler warns where a program drops such a result. */
+ * counter to the step's start, and the step may be repeated. A step that accumulates gradients over
+ * micro-batches is repeated from its first micro-batch (see tape_reset). If a handler returns, the
+ * program aborts. File and data errors are ordinary: the function returns false (or NULL) and
+ * tapegrad_error() has the sentence. The compiler warns where a program drops such a result. */
 #define TAPEGRAD_MUST_CHECK __attribute__((warn_unused_result))
 
 typedef void ErrorHandler(const char *sentence, void *context);
@@ -187,11 +187,12 @@ struct Tensor {
     struct Block *block;   /* the pool's block that holds data, if this tensor owns one */
     Tensor *gradient;      /* dL/dthis, of the same shape; NULL if the tensor can have none */
     bool keep;             /* stays readable after the backward pass */
-    struct Tape *tape;     /* that it belongs to; NULL: a weight, a constant or a state */
+    struct Tape *tape;     /* its owner; NULL for a weight, a constant or a state */
     struct Params *params; /* of a weight or its gradient, or NULL */
     const char *(*allocate)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
-    /* Of a parameter: its elements in the bf16 copy of its Params, which products read with
-     * PRECISION_BF16; NULL if there is no copy. written: the values have changed, so update it. */
+    /* A parameter's elements in the bf16 copy of its Params, which products read with
+     * PRECISION_BF16, or NULL if there is no copy. written: updates it, as the values have
+     * changed. */
     Real *(*bf16_copy)(Tensor *tensor, bool written);
     IntegerBounds bounds, required_bounds; /* of the integers now, and as operations require */
 };
@@ -311,18 +312,18 @@ typedef struct FileMetadata {
 } FileMetadata;
 
 /* Writes all entries and metadata to a temporary file beside path, PATH.tmp.0, flushes it to the
- * disk and renames it, so that path holds either the old file or the complete new one. A file that
- * is replaced keeps its permissions and, if the process may give it, its owner; a symbolic link
- * its place: the file that it leads to is replaced. Other hard links keep the old file. A process
- * that is killed leaves its temporary file, which the next save to the path removes. Names are not
- * empty; names and keys are UTF-8 and unique. False on error. */
+ * disk and renames it, so that path holds either the old file or the complete new one. A replaced
+ * file keeps its permissions and, if the process may give it, its owner. A symbolic link stays, and
+ * the file that it leads to is replaced. Other hard links keep the old file. A process that is
+ * killed leaves its temporary file, which the next save to the path removes. Names are not empty;
+ * names and keys are UTF-8 and unique. False on error. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path);
 
-/* Whether a file can be saved there, to be asked before the work that it will hold: takes all
- * steps of a save but the rename. False, with the reason as tapegrad_error(), for a folder that is
- * missing or cannot be written, a full disk, a name that is too long, and what is not a regular
+/* Whether a file can be saved there: takes all steps of a save but the rename. Call it before the
+ * work whose result the file will hold. False, with the reason as tapegrad_error(), if the folder
+ * is missing or cannot be written, the disk is full, the name is too long, or path is not a regular
  * file. */
 TAPEGRAD_MUST_CHECK
 bool tensor_file_can_save(const char *path);

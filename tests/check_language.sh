@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Reports phrases that CONTRIBUTING.md replaces by the field's terms, in all Markdown pages and
-# sources, and lines of sources that exceed 100 columns.
+# sources, sentences of docs/ with two colons, and lines of sources that exceed 100 columns.
 #   tests/check_language.sh [FILE...]   only these files
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -78,6 +78,16 @@ for my $file (@ARGV) {
         $text =~ s/(<!-- quoted -->.*?<!-- end quoted -->)/$blank->($1)/gse;
         $text =~ s/^(```.*?^```)$/$blank->($1)/gsme;
         $text =~ s/(`[^`]*`)/$blank->($1)/gse;
+        # Prose: without links, brackets, tables, code and headings; a list's item begins a sentence.
+        (my $prose = $file =~ m{\bdocs/[^/]*$} ? $text : '') =~ s/(\([^()]*\))/$blank->($1)/gse;
+        $prose =~ s/^( *\|.*| {4}.*|#.*)$/$blank->($1)/gme;
+        my $line = 1;
+        for (split /(?<=[.!?])(?=[ \n]+[*]*[A-Z\t\[])|(?=\n\s*(?:\n|- |\d+\. ))/, $prose) {
+            my $colons = () = /:(?=\s|\*)/g;
+            print "$file:", $line + (/^(\s+)/ ? $1 =~ tr/\n// : 0), ": a sentence with two colons\n"
+                if $colons > 1 and ++$found;
+            $line += tr/\n//;
+        }
     } else {
         my $number = 0;
         for my $line (split /\n/, $text) {

@@ -36,6 +36,10 @@ END
 check 1 lines.md $'Both tensors lie\nside by side.'
 check 2 comment.c $'/* n:\n * as\n * many */'
 check 2 wide.c "$(printf 'int x;\n/* %0100d */' 0)"
+mkdir "$directory/docs"
+check '2 4' docs/colons.md $'One colon: here.\nTwo: here\nand: there. `f`: one.\n- a: b: c\n- d: e\n- f: g'
+check '' docs/code.md $'`a: b: c`: d (e: f).\n\n    a: b: c\n\n| a: b: c |\n\n[x](http://y): z'
+check '' colons.md $'Two: here: too.'
 check '' code.md $'`so_many`, `so many`\n```c\n/* so many */\n```'
 check '' quoted.md $'<!-- quoted -->\n| so many | n |\n<!-- end quoted -->'
 check '' plain.md 'The kernel prefetches one row per warp; a step takes 3 ms. It runs a step at a time.'

@@ -9,9 +9,10 @@
  *     S_i = e^(l_i) S_{i-1} + k_i u_i^T           out_i = S_i^T q_i
  * For |k_i| = 1 and beta_i = 1, S_i^T k_i = v_i; beta_i = 0 leaves the state to its decay.
  *
- * Backward, from g_i = dL/dout_i and dL/dS_N; every d below is a derivative of L
+ * Backward, from g_i = dL/dout_i and the upstream gradient F of the output S_N; every d below is a
+ * derivative of L
  *   S_i is in out_i and, by e^(l_{i+1}) S_i, in S_{i+1} and u_{i+1}. With R_i = dL/dS_i
- *     R_N = dL/dS_N + q_N g_N^T
+ *     R_N = F + q_N g_N^T
  *     R_i = q_i g_i^T + e^(l_{i+1}) (R_{i+1} - k_{i+1} dv_{i+1}^T)
  *   u_i is in S_i alone, v_i in u_i alone:
  *     du_i = R_i^T k_i      dv_i <- beta_i du_i      dbeta_i <- du_i.(v_i - e^(l_i) S_{i-1}^T k_i)

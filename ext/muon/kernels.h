@@ -22,13 +22,15 @@ typedef struct MuonKernels {
 extern const MuonKernels muon_plain, muon_cuda;
 C_FUNCTION const MuonKernels *muon_kernels(Device *device);
 
-/* u, the direction before it is orthogonalized, from m before the step, where nesterov is the
- * weight of m in u; and an element of scale (a I + b A + c A^2), from those of A and A^2. */
+/* u = (1 - nesterov) g + nesterov m', with m' = momentum m + (1 - momentum) g. nesterov is 1
+ * without Nesterov's momentum, else momentum. */
 SHARED_FUNCTION Real muon_direction(Real m, Real g, Real momentum, Real nesterov)
 {
     const Real mean = momentum * m + (1 - momentum) * g;
     return (1 - nesterov) * g + nesterov * mean;
 }
+
+/* An element of scale (a I + b A + c A^2), from the elements of A and A^2. */
 SHARED_FUNCTION Real muon_coefficients(Real gram, Real squared, bool diagonal, Real scale)
 {
     const Real a = (Real)3.4445, b = (Real)-4.7750, c = (Real)2.0315;

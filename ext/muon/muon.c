@@ -1,4 +1,4 @@
-/* Muon (Jordan et al. 2024): momentum whose matrices are orthogonalized. For a matrix p [r, c]:
+/* Muon (Jordan et al. 2024): momentum whose matrices are orthogonalized. For a matrix p [R, C]:
  *   m = momentum m + (1 - momentum) g        u = m, or by Nesterov (1 - momentum) g + momentum m
  *   X = u / |u|_F                            so no singular value exceeds 1
  *   X = a X + b A X + c A^2 X, A = X X^T     `iterations` times
@@ -8,7 +8,7 @@
  * small singular values grow fast: after 5 iterations those from 0.01 on are in [0.68, 1.14]. a, b
  * and c are in muon_coefficients, and scale is 1 or as MuonScale says.
  *
- * A iterates on the smaller side: the same values are X (a + b B + c B^2), B = X^T X, for r > c.
+ * A iterates on the smaller side: the same values are X (a I + b B + c B^2), B = X^T X, for R > C.
  * All other weights step as in AdamW: the table of groups holds which are matrices. A step first
  * computes X of every matrix, in v, which a matrix has no other use for, and then changes m and p:
  * products may exhaust memory, and a failed step must change nothing. */

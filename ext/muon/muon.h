@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* The factor of a matrix p [r, c]: sqrt(max(1, r / c)), or 0.2 sqrt(max(r, c)), with which the
+/* The factor of a matrix p [R, C]: sqrt(max(1, R / C)), or 0.2 sqrt(max(R, C)), with which the
  * update is as large as AdamW's, so that its learning rate and weight decay serve (Liu et al.
  * 2025). */
 typedef enum { MUON_ORIGINAL, MUON_MATCH_RMS_ADAMW } MuonScale;
@@ -30,7 +30,7 @@ typedef struct MuonConfig {
 MuonConfig optim_muon_config(double learning_rate, double rest_learning_rate);
 
 /* Muon (Jordan et al. 2024), for the weights of rank 2 or more whose path names match none of
- * rest_names, as matrices [r, c] of the first and all further axes, joined weights singly:
+ * rest_names, as matrices [R, C] of the first and all further axes, joined weights singly:
  *   m = momentum m + (1 - momentum) g
  *   u = nesterov ? (1 - momentum) g + momentum m : m,    X = u / max(|u|, 1e-7)
  *   X = 3.4445 X - 4.775 X X^T X + 2.0315 X X^T X X^T X, iterations times (Newton-Schulz)

@@ -11,8 +11,9 @@
  *   dr   = da_n m r (1 - r)
  *   dz   = dh (h_{t-1} - n) z (1 - z)
  *   dh_{t-1} = dh z + W_hh^T [dr, dz, dm]
- * The gradient of W_ih x_t is [dr, dz, da_n], that of W_hh h_{t-1} is [dr, dz, dm]; recurrence.c
- * has the gradients of x, weights and biases. Saved: r, z, n and m. */
+ * From the last step to the first: dh of a sequence begins as the gradient of its final state.
+ * W_ih x_t has the gradient [dr, dz, da_n], and W_hh h_{t-1} has [dr, dz, dm]; recurrence.c has the
+ * gradients of x, weights and biases. Saved: r, z, n and m. */
 #include "ext/recurrent/kernels.h"
 
 static void gru_forward_plain(Recurrence r)

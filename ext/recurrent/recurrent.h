@@ -48,7 +48,7 @@ Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions optio
 
 /* Stacked recurrent layers. */
 typedef struct RecurrentConfig {
-    int64_t input, hidden; /* no default: the width of x, and H, that of the state */
+    int64_t input, hidden; /* no default: the width of x, and H, the width of the state */
     int64_t layers;        /* 0 means the default, 1 */
     bool bidirectional;    /* false; true: each layer also runs in the reverse direction, and the
                             * next one gets the outputs of both, 2 H */
@@ -86,7 +86,8 @@ typedef struct Gru {
     Recurrent stack;
 } Gru;
 
-/* The same with op_gru. *hidden, unless hidden is NULL: as state's; NULL: a state of zeros. */
+/* The same with op_gru. Unless hidden is NULL, *hidden begins the sequences and becomes their final
+ * state; a *hidden of NULL is zeros. */
 Gru nn_gru(Params *params, const char *name, RecurrentConfig config);
 Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden);
 

@@ -1,10 +1,13 @@
-/* Schedule-free AdamW (Defazio et al. 2024, algorithm 1), in step t = 1, 2, ...:
+/* Schedule-free AdamW (Defazio et al. 2024), in step t = 1, 2, ...:
  *   g at the weights y = z + beta1 (x - z)
  *   v = beta2 v + (1 - beta2) g^2            v_hat = v / (1 - beta2^t)
  *   z = z - lr (g / (sqrt(v_hat) + eps) + weight_decay y)
  *   c = lr^2 / sum of the lr^2 so far        x = x + c (z - x)
  * x averages the z, in place of a schedule that lowers the learning rate. Training uses y, and
- * evaluation x: optim_set_training exchanges them, exactly, since x and z are both stored. */
+ * evaluation x: optim_set_training exchanges them, exactly, since x and z are both stored.
+ * v_hat corrects v alone, as in Song et al. 2025 (2507.09846). The authors' program multiplies lr
+ * by sqrt(1 - beta2^t) and divides by sqrt(v) + eps, so its first steps have a smaller decay and a
+ * smaller weight in x. */
 #include "ext/schedule_free/schedule_free.h"
 
 #include "ext/schedule_free/kernels.h"

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Schedule-free AdamW (Defazio et al. 2024, algorithm 1), which averages instead of lowering the
+/* Schedule-free AdamW (Defazio et al. 2024), which averages instead of lowering the
  * learning rate, so that the number of steps need not be known:
  *   y = (1 - beta1) z + beta1 x, the weights in training, where g is computed
  *   z = z - lr (g / (sqrt(v_hat) + eps) + weight_decay y)

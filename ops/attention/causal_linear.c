@@ -32,8 +32,9 @@
  *
  * An initial state S~_0 = [S_0, z_0], the sums of b_j v_j^T and of b_j over earlier positions,
  * starts those of num~ and da. The final state S~_N = S~_0 + sum_j b_j v~_j^T is a second output.
- * Its gradient dL/dS~_N, if any, is part of every R~_j = dL/dS~_N + sum_{i>=j} a_i dnum~_i^T, so it
- * starts the sums of db and dv; R_j is R~_j without the normalizer's column:
+ * Its upstream gradient F~, if any, is part of every R~_j = dL/dS~_j, so it starts the sums of db
+ * and dv; R_j is R~_j without the normalizer's column:
+ *     R~_j = F~ + sum_{i>=j} a_i dnum~_i^T
  *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dS~_0 <- R~_1
  *
  * Several positions can be processed at once. Let X, Y, W hold C positions as rows, and T the state
@@ -51,7 +52,7 @@
  * alike. In reverse, T is multiplied by e^(l_i) after position i: so dS~_0 <- e^(l_1) R~_1. The
  * normalizer's column decays with the others: the weights of the v_j still add up to 1. Masked
  * positions do not decay. As for l_i: let Z_i = e^(l_i) S~_{i-1} and R'_i = e^(l_{i+1}) R~_{i+1}
- * (R'_N = dL/dS~_N) be the states that do not contain position i yet. Then
+ * (R'_N = F~) be the states that do not contain position i yet. Then
  *     S~_i = Z_i + b_i v~_i^T      R~_i = R'_i + a_i dnum~_i^T      dl_i = <Z_i, R~_i>
  *     dl_i     = <Z_i, R~_i>  = <Z_i, R'_i> + a_i.(Z_i dnum~_i)
  *     dl_{i+1} = <S~_i, R'_i> = <Z_i, R'_i> + b_i.(R'_i v~_i)

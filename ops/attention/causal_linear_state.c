@@ -2,7 +2,10 @@
  * causal_linear.c: from a zero state
  *     S~ = sum_j e^(l_{j+1} + .. + l_N) b_j v~_j^T
  * Backward, from R~ = dL/dS~ and R~_j = e^(l_{j+1} + .. + l_N) R~
- *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dl_1 = 0      dl_{i+1} = dl_i + b_i.db_i */
+ *     db_j = R~_j v~_j      dv_j = R_j^T b_j
+ * l_i is an exponent of the terms j < i, each of which is its own derivative by l_i:
+ *     dl_i = sum_{j<i} <R~_j, b_j v~_j^T> = sum_{j<i} b_j.(R~_j v~_j) = sum_{j<i} b_j.db_j
+ *     dl_1 = 0      dl_{i+1} = dl_i + b_i.db_i */
 #include "ops/attention/linear_rows.h"
 #include "ops/kernels.h"
 

@@ -2,7 +2,8 @@
  * Performers, lemma 1), of rows x [R, D] and a projection w [F, D] whose rows are normal
  *   y_rf = sum_d x_rd w_fd      n_r = |x_r|^2 / 2      out_rf = e^(y_rf - n_r) / sqrt F
  * Since E e^(w.u) = e^(|u|^2 / 2) for a normal w, two rows q and k have
- *   E out(q).out(k) = E e^(w.(q + k)) e^(-|q|^2 / 2 - |k|^2 / 2) = e^(q.k)
+ *   E out(q).out(k) = E e^(w.(q + k)) e^(-|q|^2 / 2 - |k|^2 / 2)
+ *                   = e^(|q + k|^2 / 2 - |q|^2 / 2 - |k|^2 / 2) = e^(q.k)
  * Orthogonal rows of w, each still normal by itself, do not change this expectation and reduce the
  * variance (section 2.3).
  *
@@ -14,6 +15,7 @@
  * continued from a state.
  *
  * Backward, g = dL/dout, h = g out:
+ *   d out_rf / dx_rd = out_rf (w_fd - x_rd)          d out_rf / dw_fd = out_rf x_rd
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
  * Saved for the backward pass: out, which is on the tape already. */
 #include "ops/kernels.h"

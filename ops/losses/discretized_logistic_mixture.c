@@ -10,14 +10,18 @@
  * If P is 1e-5 or less, it is replaced, as in the authors' code, by the density in the middle of
  * the bin times the width: ln P = ln(S(m) S(-m) r 2 h). This is finite, and so are ln S(a) for
  * t = 0 and ln S(-b) for t = 255, computed as ln S(y) = min(y, 0) - ln(1 + e^-|y|).
- * Backward, with (ln S)'(y) = S(-y), da = -a ds - r dmean, likewise db and dm, and dw = -w ds:
+ * Backward. ln P is ln S(a), ln S(-b), ln q + ln S(a) + ln S(-b) or ln S(m) + ln S(-m) - s + ln 2h,
+ * in the order of the rows below. (ln S)'(y) = S(-y), and dr / ds = -r, so da = -a ds - r dmean,
+ * likewise db and dm, and dw = -w ds; dq / dw = e^-w:
  *              d ln P / dmean         d ln P / ds
  *   t = 0      -r S(-a)               -a S(-a)
  *   t = 255     r S(b)                 b S(b)
  *   P > 1e-5    r (S(b) - S(-a))       b S(b) - a S(-a) - w e^-w / q
  *   else        r (S(m) - S(-m))       m (S(m) - S(-m)) - 1
  * and dlog scale = ds, but 0 below -7. With g = dL/dout / R, and each component's prior and
- * posterior probability, prior_k = e^(logit_k - A) and posterior_k = e^(logit_k + ln P_k - B):
+ * posterior probability,
+ *   prior_k = e^(logit_k - A) = dA / dlogit_k
+ *   posterior_k = e^(logit_k + ln P_k - B) = dB / dlogit_k = dB / dln P_k
  *   dlogit_k <- g (prior_k - posterior_k)
  *   dmean_k <- -g posterior_k d ln P_k / dmean_k     and dlog scale_k likewise
  * Saved for the backward pass: A and B, four values per pixel (`sums`). */

@@ -47,8 +47,8 @@ Tensor *op_mean(Tape *tape, Tensor *x, int axis)
 }
 
 /* variance: the mean of d^2, d = x - mean, in two passes: sum x^2 / n - mean^2 would cancel. All in
- * Real, since bf16 would round the mean. The operations make the gradient,
- *   dx_j <- 2 d_j g / n */
+ * Real, since bf16 would round the mean. The operations make the gradient; as sum_i d_i = 0,
+ *   dx_j <- sum_i 2 d_i ([i = j] - 1 / n) g / n = 2 d_j g / n */
 Tensor *op_variance(Tape *tape, Tensor *x, int axis)
 {
     tape_use(tape, "op_variance: x", x);

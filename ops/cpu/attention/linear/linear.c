@@ -101,7 +101,7 @@ static void compute_prefix_states(const ScanItem *item)
     }
 }
 
-/* The suffix state of the segment before the item's, summed from dL/dS~_N or, if the item's segment
+/* The suffix state of the segment before the item's, summed from F~ or, if the item's segment
  * is not the last, from 0. Then prefix_sum_states completes it. */
 static void compute_suffix_states(const ScanItem *item, const ScanBackward *g)
 {

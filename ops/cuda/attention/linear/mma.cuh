@@ -1,10 +1,10 @@
 /* Causal linear attention on tensor cores: the parts that its kernels share.
  *
- * In the notation of causal.c, with a = phi(q), b = phi(k) and, backward, dnum = dout / den and
- * dden = -dnum.out, the kernels process a head in chunks of 64 positions. A, B, V and dNum hold a
- * chunk's rows. S and z are the sums of b v^T and b over earlier chunks; R and r are the
- * sums of a dnum^T and a dden over later chunks. tril keeps columns up to the diagonal, triu
- * columns from the diagonal on:
+ * In the notation of causal_linear.c, with a = phi(q), b = phi(k) and, backward, dnum = dout / den
+ * and dden = -dnum.out, the kernels process a head in chunks of 64 positions. A, B, V and dNum hold
+ * a chunk's rows. S and z are the sums of b v^T and b over earlier chunks; R and r are the sums of
+ * a dnum^T and a dden over later chunks. tril keeps columns up to the diagonal, triu columns from
+ * the diagonal on:
  *
  *     Num  =                A S   + tril(A B^T) V                     S += B^T V     z += B^T 1
  *     dA   = dden z^T + dNum S^T  + tril(dNum V^T + dden 1^T) B

@@ -2,7 +2,7 @@
  * unnormalized, in double precision and for heads above 128. mma.cuh has the others, on tensor
  * cores.
  *
- * In the notation of causal.c the forward pass and all gradients are one scan,
+ * In the notation of causal_linear.c the forward pass and all gradients are one scan,
  *     o_i = sum_j (x_i.y_j + alpha_i beta_j) w_j,   over j <= i when causal:
  *
  *                                      x     y     w     alpha  beta   T
@@ -83,7 +83,7 @@ template <typename T> struct StateSums {
     MappedRows<T> y;
     Augmented<T> w;
     bool reverse;
-    const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
+    const Real *initial; /* [B, H, D, M + 1]: S~_0, or F~; NULL: 0 */
     Real *final;         /* likewise: S~_N, or dL/dS~_0; NULL: not needed */
     Real *states;        /* NULL: not needed */
     float2 *decays;      /* one per piece: e^(its log decay) as a sum; NULL without a decay */
