@@ -105,7 +105,7 @@ def read_pytorch(path, entries=()):
     for entry in [*entries, None]:
         if not isinstance(state, dict):
             raise ValueError(f"it has a {type(state).__name__}, expected a dictionary of tensors")
-        names = ", ".join(map(str, state))
+        names = ", ".join(list(map(str, state))[:8]) + (", ..." if len(state) > 8 else "")
         if entry is not None and entry not in state:
             raise ValueError(f"its entries are {names}, expected --entry {entry}")
         state = state if entry is None else state[entry]
