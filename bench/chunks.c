@@ -45,15 +45,17 @@ static void measure_all(const BenchOptions *options, int64_t shortest, int64_t l
  * chunk. */
 static void draw(const char *path, const char *output, const char *program)
 {
-    FILE *gnuplot = figure_gnuplot(output, program, "csv", 1180, 480);
+    FILE *gnuplot = figure_gnuplot(output, program, path, "csv", 1180, 480);
     if (!gnuplot)
         return;
     fprintf(gnuplot,
-            "set datafile separator ','\ntable = '%s'\n"
+            "set datafile separator ','\ntable = '<cat -- \"$TABLE\"'\n"
             "lengths = system(\"awk -F, 'NR > 1 && NF > 5 && !seen[$2]++ { print $2 }' "
-            "'\".table.\"'\")\n"
-            "if (!words(lengths)) { print table.' has no row of this figure'; exit status 1 }\n"
-            "where = system(\"tail -n 1 '\".table.\"' | cut -d'\\\"' -f2\")\n"
+            "<\\\"$TABLE\\\"\")\n"
+            "if (!words(lengths)) { print system('printf %%s \"$TABLE\"').' has no row of this "
+            "figure'; "
+            "exit status 1 }\n"
+            "where = system(\"tail -n 1 <\\\"$TABLE\\\" | cut -d'\\\"' -f2\")\n"
             "colors = '#2166ac #1b7837 #e08214 #b2182b #762a83'\n"
             "color(i) = word(colors, (i - 1) %% words(colors) + 1)\n"
             "per(d, i) = column(1) == d && column(2) == word(lengths, i) + 0\\\n"
@@ -69,7 +71,7 @@ static void draw(const char *path, const char *output, const char *program)
             "screen 0.44,0.965 center font ',17'\n"
             "set label 2 where at screen 0.44,0.905 center textcolor '#555555'\n"
             "set ylabel 'time per position, microseconds'\n",
-            path, MIN_CHUNK, MAX_CHUNK, PANELS, HEADS);
+            MIN_CHUNK, MAX_CHUNK, PANELS, HEADS);
     for (int panel = 0; panel < PANELS; panel++) {
         const int D = head_dims[panel];
         fprintf(gnuplot,

@@ -170,17 +170,18 @@ static void train(const BenchOptions *options, int map, uint64_t seed, int64_t s
 /* A line per map and seed, side by side: the loss, the shares. */
 static void draw(const char *table, const char *output, const char *program)
 {
-    FILE *gnuplot = figure_gnuplot(output, program, "csv", 900, 400);
+    FILE *gnuplot = figure_gnuplot(output, program, table, "csv", 900, 400);
     if (!gnuplot)
         return;
-    fprintf(gnuplot,
-            "set datafile separator ','\ntable = '%s'\n"
-            "seeds = system(\"awk -F, 'NR > 1 && NF == 6 && !seen[$2]++ { print $2 }' "
-            "'\".table.\"'\")\n"
-            "if (!words(seeds)) { print table.' has no row of this figure'; exit status 1 }\n"
-            "set xlabel 'steps'\n"
-            "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n",
-            table);
+    fprintf(
+        gnuplot,
+        "set datafile separator ','\ntable = '<cat -- \"$TABLE\"'\n"
+        "seeds = system(\"awk -F, 'NR > 1 && NF == 6 && !seen[$2]++ { print $2 }' "
+        "<\\\"$TABLE\\\"\")\n"
+        "if (!words(seeds)) { print system('printf %%s \"$TABLE\"').' has no row of this figure'; "
+        "exit status 1 }\n"
+        "set xlabel 'steps'\n"
+        "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n");
     for (int panel = 0; panel < 2; panel++) {
         fprintf(gnuplot, panel ? "unset logscale\nunset key\nset format y '%%g'\nset yrange [0:*]\n"
                                  "set ylabel 'dead features, %%'\nplot "

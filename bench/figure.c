@@ -326,27 +326,29 @@ static void print_points(const Line *line, FILE *gnuplot, int index)
     fprintf(gnuplot, "END\n");
 }
 
-FILE *figure_gnuplot(const char *output, const char *program, const char *records, int width,
-                     int height)
+FILE *figure_gnuplot(const char *output, const char *program, const char *table, const char *ending,
+                     int width, int height)
 {
+    const Command name = command_quoted(output);
     if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
         printf("%s.svg is not drawn: gnuplot was not found; this command draws it elsewhere:\n"
                "  %s --draw %s.%s --output %s\n",
-               output, program, output, records, output);
+               output, program, name.text, ending, name.text);
         return NULL;
     }
-    FILE *gnuplot = popen("gnuplot", "w");
+    Command command = { "" };
+    command_append(&command, "gnuplot -d >%s.svg", name.text);
+    FILE *gnuplot = setenv("TABLE", table, 1) == 0 ? popen(command.text, "w") : NULL;
     if (!gnuplot) {
         perror("gnuplot");
         exit(1);
     }
     fprintf(gnuplot,
             "set terminal svg size %d,%d font 'sans-serif,14' background 'white'\n"
-            "set output \"%s.svg\"\n"
             "set border 3 linecolor '#777777'\n"
             "set tics nomirror out textcolor '#333333'\n"
             "set grid linetype 1 linecolor '#e4e4e4'\n",
-            width, height, output);
+            width, height);
     return gnuplot;
 }
 
@@ -355,7 +357,7 @@ FILE *figure_draw(const Figure *figure, const char *program, int width, int heig
     int64_t min, max;
     figure_need_points(figure);
     lengths(figure, &min, &max);
-    FILE *gnuplot = figure_gnuplot(figure->output, program, "json", width, height);
+    FILE *gnuplot = figure_gnuplot(figure->output, program, "", "json", width, height);
     if (!gnuplot)
         return NULL;
     fprintf(gnuplot,

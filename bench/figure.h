@@ -95,11 +95,11 @@ void figure_close_table(FILE *table, const char *path);
 /* Writes the table and the records, also to --json; ends the program if there are no points. */
 void figure_save(const Figure *figure, BenchOptions *options);
 
-/* Starts gnuplot for OUTPUT.svg, with the style of all figures. Without gnuplot: returns NULL and
- * prints the command that draws the picture elsewhere, from OUTPUT.records. figure_close ends
- * it. */
-FILE *figure_gnuplot(const char *output, const char *program, const char *records, int width,
-                     int height);
+/* Starts gnuplot for OUTPUT.svg, with the style of all figures; commands that it gives to a shell
+ * find the name of the records' file in "$TABLE". Without gnuplot: returns NULL and prints the
+ * command that draws the picture elsewhere, from OUTPUT.ENDING. figure_close ends it. */
+FILE *figure_gnuplot(const char *output, const char *program, const char *table, const char *ending,
+                     int width, int height);
 void figure_close(const char *output, FILE *gnuplot);
 
 /* Likewise with the points and axes of this figure. Then figure_plot draws the lines of a panel; y

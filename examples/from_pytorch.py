@@ -9,8 +9,11 @@ lists the layers, and GPT-2 as Hugging Face stores it. A name that the script do
 """
 
 import argparse
+import ctypes
 import json
 import math
+import os
+import pickle
 import re
 import struct
 import sys
@@ -50,27 +53,79 @@ class Tensor:
                        self.data[i * size:(i + 1) * size]) for i in range(count)]
 
 
+def add(tensors, name, tensor):
+    """Two tensors of one name would be one."""
+    if name in tensors:
+        raise ValueError(f"two tensors would have the name {name}")
+    tensors[name] = tensor
+
+
+def unique(pairs):
+    result = {}
+    for name, value in pairs:
+        add(result, name, value)
+    return result
+
+
 def read_safetensors(path):
     with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
+        data = memoryview(file.read())
+    start = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < start <= len(data):
+        raise ValueError("not a safetensors file")
+    header = json.loads(bytes(data[8:start]), object_pairs_hook=unique)
     header.pop("__metadata__", None)
+    data = data[start:]
     for name, entry in header.items():
         start, end = entry["data_offsets"]
+        if entry["dtype"] not in SIZES:
+            raise ValueError(f"{name} is of {entry['dtype']}, expected {', '.join(SIZES)}")
         if not 0 <= start <= end <= len(data) or end - start != math.prod(entry["shape"]) * SIZES[entry["dtype"]]:
-            raise ValueError(f"{path}: {name}: expected {entry['shape']} of {entry['dtype']} in the file's data")
+            raise ValueError(f"{name}: expected {entry['shape']} of {entry['dtype']} in the file's data")
     return {name: Tensor(entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
             for name, entry in header.items()}
 
 
-def read_pytorch(path):
+def from_torch(name, value):
+    if value.is_meta or value.is_complex():
+        raise ValueError(f"{name} is {value.dtype} on {value.device}, expected real numbers")
+    value = value.dequantize() if value.is_quantized else value
+    value = value.detach().to_dense().float().contiguous()
+    return Tensor("F32", value.shape, ctypes.string_at(value.data_ptr(), 4 * value.numel()))
+
+
+def read_pytorch(path, entries=()):
+    """The tensors of a dictionary, which the entries name in others."""
     import torch
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: Tensor("F32", value.shape, value.contiguous().float().numpy().tobytes())
-            for name, value in state.items()}
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).split(". ")[0] or "it is empty"
+        raise ValueError(f"expected what torch.save(model.state_dict(), path) wrote: {reason}") from error
+    for entry in [*entries, None]:
+        if not isinstance(state, dict):
+            raise ValueError(f"it has a {type(state).__name__}, expected a dictionary of tensors")
+        names = ", ".join(list(map(str, state))[:8]) + (", ..." if len(state) > 8 else "")
+        if entry is not None and entry not in state:
+            raise ValueError(f"its entries are {names}, expected --entry {entry}")
+        state = state if entry is None else state[entry]
+    for name, value in state.items():
+        if not torch.is_tensor(value):
+            inner = [f"--entry {key}" for key, each in state.items()
+                     if isinstance(each, dict) and any(map(torch.is_tensor, each.values()))]
+            raise ValueError(f"its entries are {names}, expected tensors; " +
+                             (f"{' or '.join(inner)} has these" if inner else f"{name} is a {type(value).__name__}"))
+    return {str(name): from_torch(name, value) for name, value in state.items()}
 
 
 def write_safetensors(tensors, path):
+    """Replaces the file once the new one is whole."""
+    if not tensors or "__metadata__" in tensors:
+        raise ValueError("a tensor must not be named __metadata__" if tensors else "it has no tensors")
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{path} exists and is not a regular file")
+    temporary = f"{path}.tmp.{os.getpid()}"
     header, at = {}, 0
     for name, tensor in tensors.items():
         header[name] = {"dtype": tensor.dtype, "shape": tensor.shape,
@@ -78,10 +133,18 @@ def write_safetensors(tensors, path):
         at += len(tensor.data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors.values():
-            file.write(tensor.data)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for tensor in tensors.values():
+                file.write(tensor.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise
 
 
 # Of MultiheadAttention, the two layers of TransformerEncoderLayer, and BatchNorm.
@@ -113,7 +176,7 @@ def from_gpt2(tensors):
             name = f"layers.{layer[1]}.{layer[2]}"
             for old, new in GPT2_NAMES:
                 name = name.replace(f".{old}", f".{new}")
-        result[name] = tensor
+        add(result, name, tensor)
     return result
 
 
@@ -136,7 +199,7 @@ def convert(tensors, renames, flatten):
             continue
         if last in ("in_proj_weight", "in_proj_bias"):
             for part, value in zip(PARTS, tensor.parts(3)):
-                result[f"{layer}.{part}.{last[8:]}".lstrip(".")] = value
+                add(result, f"{layer}.{part}.{last[8:]}".lstrip("."), value)
             continue
         if last == "weight" and len(tensor.shape) == 4:  # [O, C, height, width]
             tensor = tensor.reordered([0, 2, 3, 1])
@@ -147,7 +210,7 @@ def convert(tensors, renames, flatten):
                 raise ValueError(f"{name} has {inputs} inputs, expected {C} x {H} x {W} of --flatten")
             tensor = tensor.reordered([0, 2, 3, 1], [out, C, H, W])
             tensor.shape = [out, inputs]
-        result[name] = tensor
+        add(result, name, tensor)
     return result
 
 
@@ -157,6 +220,8 @@ def main():
                         help="replaces a part of all names, before the names of layers")
     parser.add_argument("--flatten", action="append", default=[], metavar="LAYER=C,H,W",
                         help="a Linear layer that reads flattened images of this shape")
+    parser.add_argument("--entry", action="append", default=[], metavar="NAME",
+                        help="the dictionary of tensors in that of a training, as model or Lightning's state_dict")
     parser.add_argument("input")
     parser.add_argument("output")
     args = parser.parse_args()
@@ -168,11 +233,14 @@ def main():
     try:
         flatten = {layer: [int(size) for size in sizes.split(",")]
                    for layer, sizes in (item.split("=") for item in args.flatten)}
-        read = read_safetensors if args.input.endswith(".safetensors") else read_pytorch
-        tensors = convert(read(args.input), [item.split("=") for item in args.rename], flatten)
+        safe = args.input.endswith(".safetensors")
+        if safe and args.entry:
+            raise ValueError(f"--entry {args.entry[0]}: expected a file of torch.save, which has dictionaries")
+        tensors = read_safetensors(args.input) if safe else read_pytorch(args.input, args.entry)
+        tensors = convert(tensors, [item.split("=") for item in args.rename], flatten)
         write_safetensors(tensors, args.output)
-    except (OSError, ImportError, ValueError, KeyError, MemoryError, struct.error) as error:
-        sys.exit(f"from_pytorch: {args.input}: {str(error) or 'not a state dictionary'}")
+    except (OSError, ImportError, MemoryError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        sys.exit(f"from_pytorch: {args.input}: {(str(error) or 'not a state dictionary').splitlines()[0]}")
     for name, tensor in tensors.items():
         print(name, tensor.shape)
 

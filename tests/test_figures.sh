@@ -118,10 +118,19 @@ check "chunks" "$build/bench/chunks" --seconds 0 --threads 1 --shortest 16 --lon
 check "has chunks up to each length" [ "$(cut -d, -f1-3 "$directory/chunks.csv" | grep '^64,' | tr '\n' ' ')" = \
     "64,16,0 64,16,4 64,16,8 64,16,16 64,64,0 64,64,4 64,64,8 64,64,16 64,64,32 64,64,64 " ]
 check "and one default of each" [ "$(cut -d, -f5 "$directory/chunks.csv" | grep -c 1)" -eq 6 ]
+# names that a shell and gnuplot would take for commands
+odd="$directory/it's \`touch run_by_name\` \"\$(touch run_by_name)\""
+cp "$directory/chunks.csv" "$odd.csv"
+draws && check "chunks with an odd name" "$build/bench/chunks" --draw "$odd.csv" --output "$odd"
+draws && check "draws the same" cmp "$odd.svg" "$directory/chunks.svg"
+check "chunks without gnuplot, with an odd name" env PATH="$without" "$build/bench/chunks" --draw "$odd.csv" --output "$odd"
+tail -n 1 "$directory/said" >"$directory/odd.txt"
+draws && check "draws it later" sh -c "$(cat "$directory/odd.txt")"
+check "runs no command" [ ! -e run_by_name ]
 draws && check "chunks.svg has three panels" [ "$(grep -c '>heads of [0-9]*<' "$directory/chunks.svg")" -eq 3 ]
 check "chunks without gnuplot" env PATH="$without" "$build/bench/chunks" --draw "$directory/chunks.csv" --output "$directory/chunks-later"
 cp "$directory/said" "$directory/later.txt"
-draws && check "draws later" sh -c "$(tail -n 1 "$directory/later.txt" | sed 's/-later.csv/.csv/')"
+draws && check "draws later" sh -c "$(tail -n 1 "$directory/later.txt" | sed "s/-later'.csv/'.csv/")"
 draws && check "the same picture" cmp <(sed s/-later// "$directory/chunks-later.svg") "$directory/chunks.svg"
 draws && check "a table that is none" grep -q "no row of this figure" <("$build/bench/chunks" --draw tests/run --output "$directory/none" 2>&1)
 mkdir "$directory/books"
@@ -130,6 +139,10 @@ contexts="bench/contexts --build $build --data $directory/books --tokens 64 --st
 check "contexts" $contexts --contexts 16 --attentions "linear delta" --output "$directory/contexts"
 check "contexts.csv has all tens of steps and the results" [ "$(wc -l <"$directory/contexts.csv")" -eq 15 ]
 draws && check "contexts.svg has both" [ "$(grep -o '>linear<\|>decay<\|>delta<' "$directory/contexts.svg" | sort -u | tr -d '\n')" = ">delta<>linear<" ]
+cp "$directory/contexts.csv" "$odd.csv"
+draws && check "contexts with an odd name" bench/contexts --draw "$odd.csv" --output "$odd"
+draws && check "contexts draws the same" cmp "$odd.svg" "$directory/contexts.svg"
+check "contexts runs no command" [ ! -e run_by_name ]
 check "contexts goes on" $contexts --contexts "16 32" --attentions "linear" --output "$directory/contexts"
 cp "$directory/said" "$directory/contexts.txt"
 check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linear, context 32" ]

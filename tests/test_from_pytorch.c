@@ -191,6 +191,79 @@ TEST(wrong_arguments_of_the_script_are_refused)
     REFUSED("no_such.safetensors", "from_pytorch: no_such.safetensors: [Errno 2]");
 }
 
+/* Runs the script in a directory with these files; `torch` there stands for PyTorch: its load
+ * evaluates the text of a file. */
+static void assert_script(const char *arguments, bool ok, const char *sentence)
+{
+    static const char torch[] =
+        "import ctypes, pickle\n"
+        "class Tensor:\n"
+        "    is_meta = is_quantized = False\n"
+        "    dtype, device = 'complex64', 'cpu'\n"
+        "    def __init__(self, *values, kind=float):\n"
+        "        self.values, self.kind = (ctypes.c_float * len(values))(*values), kind\n"
+        "        self.shape = [len(values)]\n"
+        "    def is_complex(self): return self.kind is complex\n"
+        "    def float(self): return self\n"
+        "    to_dense = contiguous = float\n"
+        "    def detach(self): return Tensor(*self.values)\n"
+        "    def numel(self): return len(self.values)\n"
+        "    def data_ptr(self): return ctypes.addressof(self.values)\n"
+        "class Parameter(Tensor):\n"
+        "    data_ptr = to_dense = float = None\n"
+        "def is_tensor(value): return isinstance(value, Tensor)\n"
+        "def load(path, map_location, weights_only):\n"
+        "    text = open(path).read()\n"
+        "    if text == 'module': raise pickle.UnpicklingError('Weights only load failed. Long.')\n"
+        "    return eval(text, globals())\n";
+    static char command[8192];
+    snprintf(
+        command, sizeof command,
+        "script=$PWD/examples/from_pytorch.py; cd $(mktemp -d) && cat >torch.py <<'END'\n%s"
+        "END\n"
+        "echo \"{'model': {'w': Parameter(1, 2)}, 'optimizer': {'lr': 1}, 'epoch': 3}\" >nested\n"
+        "echo \"{'w': Tensor(1, 2), 'step': 3}\" >mixed; echo '[1, 2]' >list; echo '{}' >none\n"
+        "echo \"{'w': Tensor(1, 2), 'v': Tensor(3)}\" >flat; printf module >module\n"
+        "echo \"__import__('resource').setrlimit(1, (4096, 4096)) or {'w': Tensor(*range(2000))}\" "
+        ">large\n"
+        "echo \"{'w': Tensor(1, kind=complex)}\" >complex; echo '<html>' >page.safetensors\n"
+        "echo older >out; { PYTHONPATH=. python3 -B $script %s; echo \"status $?\"; } >said 2>&1\n"
+        "[ $(wc -l <said) -eq 2 ] && grep -qFe '%s' said && grep -q 'status %d' said &&\n"
+        "    [ $(ls out*) = out ] && { %s grep -q older out; } || { cat said; exit 1; }\n"
+        "rm -r $PWD",
+        torch, arguments, sentence, !ok, ok ? "!" : "");
+    ck_assert_msg(system(command) == 0, "%s: expected %s", arguments, sentence);
+}
+
+TEST(nested_dictionaries_and_other_files_are_one_sentence)
+{
+    assert_script("nested out", false,
+                  "nested: its entries are model, optimizer, epoch, expected tensors; "
+                  "--entry model has these");
+    assert_script("--entry model nested out", true, "w [2]");
+    assert_script("--entry weights nested out", false,
+                  "its entries are model, optimizer, epoch, expected --entry weights");
+    assert_script("--entry epoch nested out", false, "it has a int, expected a dictionary");
+    assert_script("mixed out", false, "its entries are w, step, expected tensors; step is a int");
+    assert_script("list out", false, "list: it has a list, expected a dictionary of tensors");
+    assert_script("none out", false, "none: it has no tensors");
+    assert_script("complex out", false, "w is complex64 on cpu, expected real numbers");
+    assert_script("module out", false,
+                  "expected what torch.save(model.state_dict(), path) wrote: Weights only load "
+                  "failed");
+    assert_script("page.safetensors out", false, "page.safetensors: not a safetensors file");
+    assert_script("--entry a page.safetensors out", false, "--entry a: expected a file of torch");
+}
+
+TEST(no_tensor_and_no_older_file_is_lost)
+{
+    assert_script("--rename v=w flat out", false, "two tensors would have the name w");
+    assert_script("--rename v=__metadata__ flat out", false,
+                  "a tensor must not be named __metadata__");
+    assert_script("flat .", false, " exists and is not a regular file");
+    assert_script("large out", false, "large: [Errno 27] File too large");
+}
+
 int main(void)
 {
     return test_main("from_pytorch", NULL, NULL);
