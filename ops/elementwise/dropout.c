@@ -52,6 +52,5 @@ Tensor *dropout_by(Tape *tape, Tensor *x, DropoutDraw d)
 Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
 {
     tape_use(tape, "op_dropout: x", x);
-    return dropout_by(tape, x,
-                      dropout_draw(tape, "op_dropout", probability, tensor_count(x)));
+    return dropout_by(tape, x, dropout_draw(tape, "op_dropout", probability, tensor_count(x)));
 }
