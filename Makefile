@@ -19,14 +19,16 @@
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
 #                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
 # make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
-# make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a for ARM) by default
-# make uninstall     removes what make install with the same PREFIX and DESTDIR has installed
+# make install       PREFIX=/usr/local LIBDIR=PREFIX/lib INCLUDEDIR=PREFIX/include DESTDIR=; built for
+#                    ARCH=x86-64-v3 (armv8-a for ARM) by default
+# make uninstall     removes what make install with the same variables has installed
 # make format        formats the sources;  make format-check: checks them and the language
 # make compile_commands.json   the compilation database, for clangd and other tools
 # make path          README's reading path, by the lines of today
 # make help          prints these lines
 #
 # CC=gcc|clang   REAL=float|double   ARCH=native|x86-64-v3|armv8-a|...   BUILD=directory
+# CFLAGS CPPFLAGS LDFLAGS AR LD NM OBJCOPY INSTALL: as usual; what the library needs is added
 # CUDA=yes|no|host   NVCC_ARCHS="80 90"   by default what this machine can run: yes where there are nvcc
 # and a GPU, for that GPU (without one: for both of these); host: the emulation
 # DEVICE=cpu|cuda: where tests run
@@ -53,7 +55,12 @@ TARGET   := $(shell $(CC) -dumpmachine 2>/dev/null)
 PORTABLE := $(if $(filter aarch64% arm64%,$(TARGET)),armv8-a,x86-64-v3)
 NATIVE   := $(filter $(shell uname -m)-%,$(TARGET))
 ARCH     := $(if $(NATIVE),native,$(PORTABLE))
-tool      = $(shell $(CC) -print-prog-name=$(1))
+# The compiler's own tools, unless they are chosen.
+tool      = $(if $(filter default undefined,$(origin $(2))),$(shell $(CC) -print-prog-name=$(1)),$($(2)))
+AR       := $(call tool,ar,AR)
+LD       := $(call tool,ld,LD)
+NM       := $(call tool,nm,NM)
+OBJCOPY  := $(call tool,objcopy,OBJCOPY)
 finds     = $(shell $(CC) -E $(addprefix -include ,$(1)) -x c /dev/null >/dev/null 2>&1 && echo yes)
 # oneDNN is optional. It has no products in double, and none but loops on other processors.
 ONEDNN   := $(or $(call finds,dnnl.h),no)
@@ -65,6 +72,10 @@ MPI_CC   := OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC)
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
 SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
+# Directories are words of commands, some of which remove files.
+SHELL_SIGNS := ' " ` \ & | ; < > ( ) * ? [ ] { } ! \#
+plain     = $(and $(filter 1,$(words x$(1)x)),$(if $(strip $(foreach sign,$(SHELL_SIGNS),$(findstring $(sign),$(1)))),,yes))
+
 # ------------------------------------------------------------------------------------ sources and flags
 MODULES  := tensor autograd ops nn optim distributed $(wildcard ext)
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h \
@@ -72,6 +83,7 @@ HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/o
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 include cuda.mk # CUDA, CUDA_SOURCES, COMPILE_CUDA
 BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
+$(if $(and $(BUILD),$(call plain,$(BUILD))),,$(error BUILD=$(BUILD), expected a path without blanks or signs of the shell))
 SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' -not -path '*/tests/*' \
             $(if $(filter no,$(CUDA)),-not -path '*/cuda/*') \
             $(if $(USES_ONEDNN),,-not -name onednn.c))
@@ -83,7 +95,8 @@ NCCL     := $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),yes
 USES_NCCL := $(and $(filter yes,$(NCCL)),$(filter yes,$(CUDA)),$(filter yes,$(MPI)))
 NCCL_LIBS := $(if $(USES_NCCL),-L$(CUDA_HOME)/lib64 -lnccl)
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
-SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
+# Before 1.0 each 0.Y may change functions.
+SONAME   := libtapegrad.so.$(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))
 
 # Newer compilers have new warnings, which should not stop a user's build.
 WERROR   ?= no
@@ -101,11 +114,11 @@ DEFINES  := $(if $(filter double,$(REAL)),-DTAPEGRAD_DOUBLE) $(if $(wildcard ops
             $(if $(wildcard ext),,-DTAPEGRAD_NUCLEUS) \
             $(if $(USES_ONEDNN),-DTAPEGRAD_ONEDNN) $(CUDA_DEFINES)
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MOVES) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. $(DEFINES) \
-            $(CUDA_INCLUDES) $(WARNINGS) $(CFLAGS) $(SANITIZE)
+            $(CUDA_INCLUDES) $(WARNINGS) $(CPPFLAGS) $(CFLAGS) $(SANITIZE)
 # The test that compiles the public headers as C++.
 COMPILE_CXX = $(CXX) -std=c++17 -I. $(DEFINES) $(CUDA_INCLUDES) \
-            $(filter-out -Wstrict-prototypes -Wmissing-prototypes -Werror=incompatible-pointer-types,$(WARNINGS)) $(CFLAGS) $(SANITIZE)
-LINK      = $(CC) -fopenmp $(SANITIZE)
+            $(filter-out -Wstrict-prototypes -Wmissing-prototypes -Werror=incompatible-pointer-types,$(WARNINGS)) $(CPPFLAGS) $(CFLAGS) $(SANITIZE)
+LINK      = $(CC) -fopenmp $(SANITIZE) $(LDFLAGS)
 LIBS     := $(if $(USES_ONEDNN),-ldnnl) -lm $(CUDA_LIBS)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
@@ -154,7 +167,8 @@ CHOICE   := $(FOR_CUDA)$(if $(GPUS),, since there is no $(LACKING)); to choose: 
 $(SETTINGS): Makefile cuda.mk ALWAYS
 	@mkdir -p $(@D)
 	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) NCCL=$(or $(USES_NCCL),no) PDL=$(PDL)' \
-	    'CC="$(CC)" ARCH="$(ARCH)" CFLAGS="$(CFLAGS)" SANITIZE="$(SANITIZE)"' > $@.new
+	    'CC="$(CC)" ARCH="$(ARCH)" CPPFLAGS="$(CPPFLAGS)" CFLAGS="$(CFLAGS)" SANITIZE="$(SANITIZE)"' \
+	    'LDFLAGS="$(LDFLAGS)"' > $@.new
 	@if [ -z '$(filter-out ALWAYS,$?)' ] && cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
 	$(if $(filter file,$(origin CUDA)),echo '$(CHOICE)';) fi
 ALWAYS:
@@ -193,11 +207,20 @@ $(BUILD)/parts/%.o: examples/%.c $(SETTINGS)
 # gcc 12 for ARM crashes where it vectorizes a loop with fmax, which only programs have.
 $(BUILD)/tests/%.o $(BUILD)/bench/%.o: MATH += $(if $(filter aarch64%,$(TARGET)),-fno-tree-vectorize)
 
-# One object, in which hidden names are local: a program's own `product` then is not ours.
+# A static library has one object. What was hidden becomes local: a program's own `product` then is not ours.
+# What was public becomes hidden: a shared object that contains the library does not export it, so that two
+# of them in one process do not mix.
+define archive
+@$(LD) -r $(1) -o $(basename $@).public.o
+@$(OBJCOPY) --localize-hidden $(basename $@).public.o
+@{ $(NM) -g --defined-only $(basename $@).public.o | sed 's/.* /.hidden /'; \
+    echo '.section .note.GNU-stack,"",%progbits'; } >$(basename $@).hidden.s
+@$(CC) -c $(basename $@).hidden.s -o $(basename $@).hidden.o
+@$(LD) -r $(basename $@).public.o $(basename $@).hidden.o -o $(basename $@).o
+@rm -f $@ && $(AR) rcs $@ $(basename $@).o
+endef
 $(LIBRARY): $(OBJECTS) $(TREE_LIST)
-	@$(call tool,ld) -r $(OBJECTS) -o $(BUILD)/tapegrad.o
-	@$(call tool,objcopy) --localize-hidden $(BUILD)/tapegrad.o
-	@rm -f $@ && $(call tool,ar) rcs $@ $(BUILD)/tapegrad.o
+	$(call archive,$(OBJECTS))
 
 $(SHARED): $(OBJECTS) $(TREE_LIST)
 	@$(LINK) -shared -Wl,-soname,$(SONAME) $(OBJECTS) $(LIBS) -o $@
@@ -205,11 +228,9 @@ $(SHARED): $(OBJECTS) $(TREE_LIST)
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
-# Linked before libtapegrad, it replaces dist_start. One object, as the library.
+# Linked before libtapegrad, it replaces dist_start.
 $(MPI_LIBRARY): $(BUILD)/distributed/mpi/mpi.o $(if $(USES_NCCL),$(BUILD)/distributed/mpi/nccl.o)
-	@$(call tool,ld) -r $^ -o $(BUILD)/tapegrad_mpi.o
-	@$(call tool,objcopy) --localize-hidden $(BUILD)/tapegrad_mpi.o
-	@rm -f $@ && $(call tool,ar) rcs $@ $(BUILD)/tapegrad_mpi.o
+	$(call archive,$^)
 
 parts     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
 $(BUILD)/programs/%: $$(call parts,%) $(MPI_LIBRARY) $(LIBRARY)

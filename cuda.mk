@@ -23,7 +23,7 @@ NEWEST_ARCH   = $(lastword $(NVCC_ARCHS))
 GENCODE       = $(foreach arch,$(NVCC_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
                 -gencode arch=compute_$(NEWEST_ARCH),code=compute_$(NEWEST_ARCH)
 COMPILE_CUDA  = $(NVCC) -std=c++17 -O3 $(GENCODE) --threads 2 $(NVCC_WARNINGS) \
-                -Xcompiler -fPIC,-fvisibility=hidden -I. $(DEFINES)
+                -Xcompiler -fPIC,-fvisibility=hidden -I. $(DEFINES) $(CPPFLAGS:%=-Xcompiler %)
 CUDA_INCLUDES = -isystem $(CUDA_HOME)/include
 CUDA_LIBS     = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcublas -lcudart -lstdc++
 endif
@@ -34,7 +34,7 @@ CUDA_SOURCES += $(wildcard $(EMULATION)/*.cpp)
 CUDA_DEFINES += -DTAPEGRAD_CUDA_ON_HOST
 COMPILE_CUDA  = clang++ -x c++ -std=gnu++17 -march=$(ARCH) $(MATH) -fPIC -fvisibility=hidden -pthread \
                 $(CUDA_INCLUDES) -I. $(DEFINES) -Wall -Wextra -Wshadow -Wmissing-prototypes $(STRICT) \
-                $(CFLAGS) $(SANITIZE) $(FOR_C)
+                $(CPPFLAGS) $(CFLAGS) $(SANITIZE) $(FOR_C)
 CUDA_INCLUDES = -I$(EMULATION)/include
 FOR_C         = $(if $(SANITIZE),-fno-sanitize=vptr -fno-sanitize=function) # these need C++ programs
 CUDA_LIBS     = -lstdc++ -lpthread

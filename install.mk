@@ -1,36 +1,49 @@
 # Installing and uninstalling the library: headers, the archive, the shared object, pkg-config.
+PREFIX     ?= /usr/local
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+INSTALL    ?= install
 .PHONY: install install-files uninstall
+ifneq ($(filter install install-files uninstall,$(MAKECMDGOALS)),)
+$(foreach name,PREFIX LIBDIR INCLUDEDIR,$(if $(and $(filter /%,$($(name))),$(call plain,$($(name)))),, \
+    $(error $(name)=$($(name)), expected an absolute path without blanks or signs of the shell)))
+$(if $(call plain,$(DESTDIR)),,$(error DESTDIR=$(DESTDIR), expected a path without blanks or signs of the shell))
+endif
+# Where these files go now.
+TO_LIB     := $(DESTDIR)$(LIBDIR)
+TO_INCLUDE := $(DESTDIR)$(INCLUDEDIR)/tapegrad
 install:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-install \
 	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) install-files
 install-files: library
 	@echo "installing, built for -march=$(ARCH), into $(DESTDIR)$(PREFIX)"
-	@install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))))
-	@for header in $(HEADERS); do \
-	    install -m 644 $$header $(DESTDIR)$(PREFIX)/include/tapegrad/$$header; done
-	@install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libtapegrad.a
-	@install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so.$(VERSION)
-	@ln -sf libtapegrad.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
-	@ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so
-	@printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad' \
+	@$(INSTALL) -d $(sort $(dir $(INSTALLED)))
+	@for header in $(HEADERS); do $(INSTALL) -m 644 $$header $(TO_INCLUDE)/$$header; done
+	@$(INSTALL) -m 644 $(LIBRARY) $(MPI_LIBRARY) $(TO_LIB)
+	@$(INSTALL) -m 755 $(SHARED) $(TO_LIB)
+	@ln -sf $(notdir $(SHARED)) $(TO_LIB)/$(SONAME)
+	@ln -sf $(SONAME) $(TO_LIB)/libtapegrad.so
+	@printf '%s\n' $(PC_DIRECTORIES) 'Name: tapegrad' \
 	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \
-	    'Cflags: -I$${prefix}/include/tapegrad $(filter -DTAPEGRAD_DOUBLE,$(DEFINES))' \
-    'Libs: -L$${prefix}/lib -ltapegrad' \
-	    'Libs.private: -fopenmp $(LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad.pc
-	@$(if $(MPI_LIBRARY),install -m 644 $(MPI_LIBRARY) $(DESTDIR)$(PREFIX)/lib && \
-	    printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad-mpi' \
+	    'Cflags: -I$${includedir}/tapegrad $(filter -DTAPEGRAD_DOUBLE,$(DEFINES))' \
+	    'Libs: -L$${libdir} -ltapegrad' 'Libs.private: -fopenmp $(LIBS)' > $(TO_LIB)/pkgconfig/tapegrad.pc
+	@$(if $(MPI_LIBRARY),printf '%s\n' $(PC_DIRECTORIES) 'Name: tapegrad-mpi' \
 	    'Description: tapegrad with dist_start by MPI; compile by mpicc' 'Version: $(VERSION)' \
-	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${prefix}/lib -ltapegrad_mpi $(NCCL_LIBS) -fopenmp' \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad-mpi.pc)
-	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
+	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${libdir} -ltapegrad_mpi $(NCCL_LIBS) -fopenmp' \
+	    > $(TO_LIB)/pkgconfig/tapegrad-mpi.pc)
+	@$(UPDATE_LOADER)
+PC_DIRECTORIES = 'prefix=$(PREFIX)' $(foreach name,libdir=$(LIBDIR) includedir=$(INCLUDEDIR), \
+                 '$(subst =$(PREFIX)/,=$${prefix}/,$(name))') ''
+# The loader's cache, where the library is in its place.
+UPDATE_LOADER  = if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ] && [ -x /sbin/ldconfig ]; then /sbin/ldconfig; fi
 
 # Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
-INSTALLED_HEADERS := $(addprefix include/tapegrad/,$(HEADERS))
-INSTALLED := $(INSTALLED_HEADERS) lib/pkgconfig/tapegrad.pc \
-             $(if $(MPI_LIBRARY),lib/libtapegrad_mpi.a lib/pkgconfig/tapegrad-mpi.pc) \
-             $(addprefix lib/,libtapegrad.a libtapegrad.so $(SONAME) libtapegrad.so.$(VERSION))
+INSTALLED_HEADERS := $(addprefix $(TO_INCLUDE)/,$(HEADERS))
+INSTALLED := $(INSTALLED_HEADERS) $(addprefix $(TO_LIB)/,pkgconfig/tapegrad.pc \
+             $(if $(MPI_LIBRARY),libtapegrad_mpi.a pkgconfig/tapegrad-mpi.pc) \
+             libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED)))
 uninstall:
-	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
-	@for folder in $(sort $(filter-out %/tapegrad/,$(dir $(INSTALLED_HEADERS)))) include/tapegrad/ext/ include/tapegrad/; do \
-	    rmdir $(DESTDIR)$(PREFIX)/$$folder 2>/dev/null || true; done
-	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi
+	@rm -f $(INSTALLED)
+	@for folder in $(sort $(filter-out $(TO_INCLUDE)/,$(dir $(INSTALLED_HEADERS)))) $(TO_INCLUDE)/ext $(TO_INCLUDE); do \
+	    rmdir $$folder 2>/dev/null || true; done
+	@$(UPDATE_LOADER)

@@ -1,15 +1,30 @@
 # Writes one file from many, as SQLite ships: prints the files that are its arguments, each
 # #include "..." replaced by that file. A header with a guard is inserted once, a list without a
 # guard every time; headers named in -v given="..." are left out, since tapegrad.h has them. An
-# argument that starts with # is a line of the preprocessor.
+# argument that starts with # is a line of the preprocessor. Only -DTAPEGRAD_EXPORT exports the public
+# functions; after a line "#pragma GCC visibility push(hidden)" nothing else is, but system headers
+# declare what is defined elsewhere.
 #     awk -f one_file.awk -v given="tensor/tensor.h ..." FILE... > OUTPUT
+
+function write(line, system_header)
+{
+    system_header = line ~ /^#include </
+    if (hidden && system_header != after_system_header)
+        print "#pragma GCC visibility " (system_header ? "push(default)" : "pop")
+    after_system_header = system_header
+    if (line ~ /^#pragma GCC visibility push\(hidden\)/)
+        hidden = 1
+    if (!hidden && line ~ /^#pragma GCC visibility/)
+        line = "#ifdef TAPEGRAD_EXPORT\n" line "\n#endif"
+    print line
+}
 
 function insert(path, line, header, lines, again, comment)
 {
     if (path in inserted)
         return
     again = visits[path]++
-    print "/* " path " */"
+    write("/* " path " */")
     while ((getline line < path) > 0) {
         lines++
         if (line ~ /^#ifndef TAPEGRAD_[A-Z0-9_]*_H$/)
@@ -20,7 +35,7 @@ function insert(path, line, header, lines, again, comment)
         } else if (again && (comment || line ~ /^\/\*/))
             comment = line !~ /\*\/$/ # a list's comments stand in its first copy
         else
-            print line
+            write(line)
     }
     close(path)
     if (!lines) {
@@ -35,7 +50,7 @@ BEGIN {
         inserted[headers[i]] = 1
     for (i = 1; i < ARGC; i++)
         if (ARGV[i] ~ /^#/)
-            print ARGV[i] # a line of the preprocessor
+            write(ARGV[i]) # a line of the preprocessor
         else
             insert(ARGV[i])
     exit

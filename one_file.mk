@@ -14,7 +14,9 @@ ONE_FILE  = '\#ifndef _DEFAULT_SOURCE' '\#define _DEFAULT_SOURCE' '\#endif' \
             '\#pragma GCC diagnostic ignored "-Wunused-function"' \
             '\#ifdef __clang__' '\#pragma clang diagnostic ignored "-Wpass-failed"' '\#endif' \
             '\#ifndef TAPEGRAD_PLAIN' '\#define TAPEGRAD_CPU' '\#endif' '\#include "tapegrad.h"' \
-            $(PARTS)
+            '\#if __STDC_VERSION__ < 201112L || !defined __GNUC__' \
+            '\#error "tapegrad.c is C11 for gcc or clang: compile it as C, for example with -std=gnu11"' '\#endif' \
+            '\#pragma GCC visibility push(hidden)' $(PARTS) '\#pragma GCC visibility pop'
 one-file: $(BUILD)/tapegrad.h $(BUILD)/tapegrad.c
 $(BUILD)/tapegrad.h: one_file.awk $(HEADERS)
 	@mkdir -p $(@D)

@@ -7,7 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#ifdef _MSC_VER
+#error "tapegrad needs MinGW-w64's gcc, or clang --target=x86_64-w64-mingw32, instead of MSVC"
+#elif !defined __cplusplus && !(__STDC_VERSION__ >= 199901L)
+#error "tapegrad.h needs C99 or later, for example -std=gnu11"
+#elif __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "tapegrad needs a little-endian processor: its files are little-endian"
 #endif
 

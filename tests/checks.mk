@@ -84,7 +84,7 @@ fuzz:
 $(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) \
     $(addprefix $(BUILD)/parts/,images/idx.o images/cifar10.o copy_task/options.o language_model/vocabulary.o language_model/source.o) \
     $(addprefix $(BUILD)/parts/shared/,options.o program.o gzip/reader.o)
-	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
+	@clang -fopenmp $(LDFLAGS) $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
 
 # Failing allocations and file operations, killed runs; COUNT= of each; by default 60, and 50 of several
 # processes.

@@ -72,6 +72,22 @@ has "-Werror " library WERROR=yes
 lacks "-Werror " library # newer compilers have new warnings
 [ "$(uname -m)" != x86_64 ] || has "ARCH=x86-64-v3 install-files" install
 
+# Packagers' variables reach every compilation and every link, and choose the tools.
+lines() { # PATTERN TEXT: of the commands of make all, those with PATTERN have TEXT
+    count=$((count + 1))
+    local found=$(grep -e "$1" <<<"$planned")
+    [ -n "$found" ] && ! grep -vF -e "$2" <<<"$found" || fail "make all: a command with $1 lacks $2"
+}
+planned=$(make --no-print-directory -n CUDA=no BUILD="$directory/other" CPPFLAGS=-DOWN_CPP CFLAGS=-DOWN_C LDFLAGS=-Wl,-z,own \
+    AR=own-ar LD=own-ld OBJCOPY=own-objcopy NM=own-nm all 2>&1)
+lines ' -MMD ' ' -DOWN_CPP -DOWN_C '
+lines ' -lm' ' -Wl,-z,own '
+lines ' -shared ' ' -Wl,-z,own '
+lines ' -r ' 'own-ld -r '
+lines ' rcs ' 'own-ar rcs '
+lines ' --localize-hidden ' 'own-objcopy '
+lines ' --defined-only ' 'own-nm '
+
 # An object is compiled again where a setting of the compiler has changed, and only there.
 compiles() { # 0|1 VARIABLE=VALUE...
     count=$((count + 1))
@@ -82,7 +98,7 @@ cp "$directory/bin/arm-gcc" "$directory/bin/other-gcc"
 compiles 1 "$arm"
 compiles 0 "$arm"
 set -- "$arm"
-for setting in CFLAGS='-O0 -g' ARCH=armv8.2-a SANITIZE=-fsanitize=address CC="$directory/bin/other-gcc"; do
+for setting in CFLAGS='-O0 -g' CPPFLAGS=-DOWN LDFLAGS=-Lown ARCH=armv8.2-a SANITIZE=-fsanitize=address CC="$directory/bin/other-gcc"; do
     set -- "$@" "$setting"
     compiles 1 "$@"
     compiles 0 "$@"

@@ -24,6 +24,7 @@ check "running on the static library" "$directory/static"
 same_version() {
     local version
     version=$(pkg-config --modversion tapegrad) && [ -e "$directory/usr/lib/libtapegrad.so.$version" ] &&
+        [ "$(objdump -p "$directory/usr/lib/libtapegrad.so" | awk '$1 == "SONAME" { print $2 }')" = "libtapegrad.so.${version%.*}" ] &&
         grep -qxF "#define TAPEGRAD_VERSION \"$version\"" <(sed 's, /\*.*,,' "$directory/usr/include/tapegrad/tensor/tensor.h")
 }
 check "the version" same_version
@@ -76,6 +77,13 @@ exported() {
 }
 [ -n "$sanitize" ] || check "exported names" exported
 
+# A shared object that contains the archive exports none of it.
+contains_all() {
+    "${CC:-gcc}" -shared -Wl,--whole-archive "$directory/usr/lib/libtapegrad.a" -Wl,--no-whole-archive -fopenmp $libraries \
+        -o "$directory/plugin.so" && ! nm -D --defined-only "$directory/plugin.so" | grep .
+}
+[ -n "$sanitize" ] || check "exported names of a shared object with the archive" contains_all
+
 # Uninstalling leaves only files that it did not install.
 mkdir -p "$directory/usr/share" && touch "$directory/usr/share/foreign" "$directory/usr/include/tapegrad/foreign.h"
 uninstall() { make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr uninstall; }
@@ -87,5 +95,57 @@ check "files after make uninstall" only_foreign_files
 rm -f "$directory/usr/include/tapegrad/foreign.h"
 check "make uninstall, again" uninstall
 check "the folder of headers after make uninstall" test ! -e "$directory/usr/include/tapegrad"
+
+# A prefix with a blank, or that the shell would read, is refused before anything is touched: uninstall
+# removed the file "my" for the prefix "my tools".
+touch "$directory/my"
+refused() { # VARIABLE=VALUE
+    local said
+    for goal in uninstall install install-files; do
+        ! said=$(make BUILD="$build" "${made[@]}" "$1" $goal 2>&1) && [[ $said == *"*** $1, expected a"*" path without blanks"* ]] ||
+            { echo "make $goal $1: $said" && return 1; }
+    done
+    [ -e "$directory/my" ] && [ ! -e "$directory/my tools" ]
+}
+for wrong in PREFIX="$directory/my tools" PREFIX="$directory/my " PREFIX= PREFIX=relative 'PREFIX=~/x' PREFIX="$directory/a;b" \
+    PREFIX="$directory/*" LIBDIR=lib64 INCLUDEDIR="$directory/it's" DESTDIR="$directory/my tools"; do
+    check "$wrong" refused "$wrong"
+done
+said_of_build() { ! make BUILD="$directory/my build" all 2>"$directory/error" && grep -q 'BUILD=.*/my build, expected a path' "$directory/error" && [ -e "$directory/my" ]; }
+check "a build directory with a blank" said_of_build
+
+# Without PREFIX it is /usr/local; LIBDIR and INCLUDEDIR move what they name, in the package's file too.
+by_default() { make -n BUILD="$build" "${made[@]}" uninstall | grep -q '^rm -f /usr/local/include/tapegrad/tapegrad.h '; }
+check "the default prefix" by_default
+multiarch() {
+    make -s BUILD="$build" "${made[@]}" DESTDIR="$directory/multiarch" PREFIX=/usr LIBDIR=/usr/lib/arch INCLUDEDIR=/headers "$1"
+}
+check "make install LIBDIR= INCLUDEDIR=" multiarch install-files
+moved() {
+    export PKG_CONFIG_PATH=$directory/multiarch/usr/lib/arch/pkgconfig PKG_CONFIG_SYSROOT_DIR=
+    [ "$(pkg-config --variable=libdir tapegrad) $(pkg-config --cflags-only-I tapegrad)" = "/usr/lib/arch -I/headers/tapegrad " ] &&
+        [ -e "$directory/multiarch/headers/tapegrad/tapegrad.h" ] && [ -e "$directory/multiarch/usr/lib/arch/libtapegrad.so" ] &&
+        [ ! -e "$directory/multiarch/usr/lib/libtapegrad.so" ]
+}
+check "where the files are" moved
+check "make uninstall LIBDIR= INCLUDEDIR=" multiarch uninstall
+check "files after it" test -z "$(find "$directory/multiarch" ! -type d)"
+
+# The commands of docs/building.md and README.md, as they are printed, behind make install.
+export HOME=$directory/home PKG_CONFIG_SYSROOT_DIR= && mkdir -p "$HOME/work" && unset PKG_CONFIG_PATH LD_LIBRARY_PATH
+[ "$real" = double ] && text=REAL=double || text='make install PREFIX=$HOME/tapegrad'
+commands=$(tests/printed.sh docs/building.md "$text")
+prefix=$(sed -n 's/^make .*PREFIX=//p' <<<"$commands")
+as_printed() {
+    make -s BUILD="$build" "${made[@]}" PREFIX="${prefix/\$HOME/$HOME}" install-files && cp examples/two_moons.c "$HOME/work/program.c" &&
+        (cd "$HOME/work" && cc() { compile_file "$@"; } && eval "$(grep -v '^make ' <<<"$commands")" && ls && ./$(ls | grep -v '[.]c$'))
+}
+check "the commands of docs/building.md" as_printed
+readme() {
+    export PKG_CONFIG_PATH=${prefix/\$HOME/$HOME}/lib/pkgconfig LD_LIBRARY_PATH=${prefix/\$HOME/$HOME}/lib
+    mkdir "$HOME/examples" && cp examples/two_moons.c "$HOME/examples" &&
+        (cd "$HOME" && cc() { compile_file "$@"; } && eval "$(tests/printed.sh README.md pkg-config | grep pkg-config)")
+}
+check "README.md's command" readme
 
 report

@@ -42,7 +42,7 @@ const ScheduleFreeKernels schedule_free_plain = { schedule_free_step_plain,
                                                   schedule_free_weights_plain };
 
 /* The states. A file has x as the weights, and z as m, Adam's first state. */
-enum { Z, V, X };
+enum { STATE_Z, STATE_V, STATE_X };
 
 typedef struct ScheduleFree {
     bool evaluating;   /* the weights are x, not y */
@@ -54,8 +54,8 @@ static void schedule_free_start(const Optimizer *o)
 {
     const Real *p = params_flat_values(o->params)->data + o->range.first;
     const size_t bytes = (size_t)o->range.count * sizeof(Real);
-    device_copy(o->device, o->states[X], p, bytes);
-    device_copy(o->device, o->states[Z], p, bytes);
+    device_copy(o->device, o->states[STATE_X], p, bytes);
+    device_copy(o->device, o->states[STATE_Z], p, bytes);
 }
 
 static void schedule_free_begin(Optimizer *o, double learning_rate)
@@ -87,14 +87,15 @@ static void schedule_free_prepare(const Optimizer *o, const Real *gradients)
 
 static void schedule_free_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    schedule_free_kernels(o->device)->step(p, o->states[X], o->states[Z], o->states[V], gradients,
-                                           o->scalars, o->range.count);
+    schedule_free_kernels(o->device)->step(p, o->states[STATE_X], o->states[STATE_Z],
+                                           o->states[STATE_V], gradients, o->scalars,
+                                           o->range.count);
 }
 
 static void schedule_free_set_weights(const Optimizer *o, Real *p)
 {
     const ScheduleFree *own = o->own;
-    const Real *x = o->states[X], *z = o->states[Z];
+    const Real *x = o->states[STATE_X], *z = o->states[STATE_Z];
     if (own->evaluating)
         device_copy(o->device, p, x, (size_t)o->range.count * sizeof(Real));
     else
@@ -116,7 +117,7 @@ Optimizer *optim_schedule_free_adamw(Params *params, AdamConfig config)
     static const char function[] = "optim_schedule_free_adamw";
     static const OptimizerKind kind = {
         "schedule_free_adamw",
-        .states = { [Z] = STATE_PREFIX "m.", [V] = STATE_PREFIX "v.", [X] = "" },
+        .states = { [STATE_Z] = STATE_PREFIX "m.", [STATE_V] = STATE_PREFIX "v.", [STATE_X] = "" },
         .own_bytes = sizeof(ScheduleFree),
         .numbers = { { "tapegrad.square_sum", offsetof(ScheduleFree, square_sum) } },
         .start = schedule_free_start,

@@ -73,9 +73,9 @@ static void end_index_run(const FrequentRows *f, Real *dweight, int64_t D, int64
 static void embedding_backward_as(TensorType type, Gradient dweight, const Real *dout,
                                   const int32_t *indices, int64_t R, int64_t V, int64_t D)
 {
-    enum { LINE = 16 };
-    const int64_t threads = device_threads(), lines = (D + LINE - 1) / LINE;
-    const int64_t columns = (lines + threads - 1) / threads * LINE;
+    enum { TILE = 16 };
+    const int64_t threads = device_threads(), tiles = (D + TILE - 1) / TILE;
+    const int64_t columns = (tiles + threads - 1) / threads * TILE;
     const FrequentRows f = frequent_rows(indices, R, V, D);
     const int64_t run = f.count > 0 ? INDEX_RUN : R;
     if (!dweight.accumulate)

@@ -37,19 +37,19 @@ ALWAYS_INLINE bool comes_before(int T, const Real *x, int64_t a, int64_t b)
 /* A row as 16 columns, whose maxima are then compared; a short row as one column. */
 ALWAYS_INLINE int32_t argmax_of_row(int T, const Real *x, int64_t size)
 {
-    enum { LANES = 16 };
-    int32_t step[LANES];
-    const int64_t steps = size / LANES;
+    enum { WIDTH = 16 };
+    int32_t step[WIDTH];
+    const int64_t steps = size / WIDTH;
     int64_t best = 0;
     if (steps < 3) {
         argmax_of_columns(T, step, x, size, 1, 1);
         return step[0];
     }
-    argmax_of_columns(T, step, x, steps, LANES, LANES);
-    for (int64_t lane = 0; lane < LANES; lane++)
+    argmax_of_columns(T, step, x, steps, WIDTH, WIDTH);
+    for (int64_t lane = 0; lane < WIDTH; lane++)
         best =
-            comes_before(T, x, step[lane] * LANES + lane, best) ? step[lane] * LANES + lane : best;
-    for (int64_t j = steps * LANES; j < size; j++)
+            comes_before(T, x, step[lane] * WIDTH + lane, best) ? step[lane] * WIDTH + lane : best;
+    for (int64_t j = steps * WIDTH; j < size; j++)
         best = comes_before(T, x, j, best) ? j : best;
     return (int32_t)best;
 }

@@ -5,13 +5,13 @@
 
 void add_blocks(Gradient dw, const Real *partial, int64_t blocks, int64_t C)
 {
-    enum { COLUMNS = 256, RUN = 64 };
-    for (int64_t start = 0; dw.data && start < C; start += COLUMNS) {
-        const int64_t n = C - start < COLUMNS ? C - start : COLUMNS;
-        double sum[COLUMNS] = { 0 };
+    enum { TILE = 256, RUN = 64 };
+    for (int64_t start = 0; dw.data && start < C; start += TILE) {
+        const int64_t n = C - start < TILE ? C - start : TILE;
+        double sum[TILE] = { 0 };
         for (int64_t first = 0; first < blocks; first += RUN) {
             const int64_t end = blocks - first < RUN ? blocks : first + RUN;
-            Real run[COLUMNS] = { 0 };
+            Real run[TILE] = { 0 };
             for (int64_t i = first; i < end; i++)
 #pragma omp simd
                 for (int64_t c = 0; c < n; c++)
