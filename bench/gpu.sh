@@ -476,7 +476,8 @@ part_rivals() {
     fi
     shown figure1 320 "$build/bench/figure1" "${device[@]}" --total "$(total 250 60)" --limit 30 \
         --output "$results/figure1" "${lengths[@]}" "${figure[@]}"
-    [ -z "$torch" ] || program operations 60 "$python" bench/peers/operations.py "${peers[@]}"
+    [ -z "$torch" ] || program operations 120 "$python" bench/peers/operations.py \
+        --program '' --rounds 1 "${peers[@]}"
 }
 
 # -------------------------------------------------------------------------------------------- learn

@@ -26,6 +26,24 @@ static Real real_density(Real x)
 }
 SWEPT(distribution)
 SWEPT(density)
+static Real real_near_sin(Real x)
+{
+    return math_sine(x, 0);
+}
+static Real real_near_cos(Real x)
+{
+    return math_sine(x, 1);
+}
+SWEPT(near_sin)
+SWEPT(near_cos)
+SWEPT(sin)
+SWEPT(cos)
+static Real constant; /* of real_power */
+static Real real_power(Real x)
+{
+    return real_pow(x, constant);
+}
+SWEPT(power)
 
 static double sigmoid(double x)
 {
@@ -102,6 +120,48 @@ TEST(log1p_is_accurate)
     check_sweep(sweep_log1p, log1p, 0, 3e38, 1.5);
 }
 
+TEST(sine_and_cosine_are_accurate)
+{
+    check_sweep(sweep_near_sin, sin, -1e5, 1e5, 1.6);
+    check_sweep(sweep_near_cos, cos, -1e5, 1e5, 1.6);
+    check_sweep(sweep_sin, sin, -3e38, 3e38, 1.6);
+    check_sweep(sweep_cos, cos, -3e38, 3e38, 1.6);
+    ck_assert(isnan(real_sin(INFINITY)) && isnan(real_cos(-INFINITY)));
+    ck_assert(signbit(real_sin(-(Real)0)) && !signbit(real_sin(0)) && real_cos(0) == 1);
+}
+
+static double power(double x)
+{
+    return pow(x, (double)constant);
+}
+
+TEST(power_is_accurate)
+{
+    const Real exponents[] = { (Real)1.75, -(Real)0.5, (Real)0.1, 3, -7, 100, -(Real)1e-3 };
+    for (size_t i = 0; i < sizeof exponents / sizeof *exponents; i++) {
+        constant = exponents[i];
+        check_sweep(sweep_power, power, 0, INFINITY, 0.54);
+    }
+}
+
+TEST(power_of_special_values_is_that_of_libm)
+{
+    const Real values[] = { 0,           1,         2,          3,        (Real)0.5,
+                            (Real)1e-40, (Real)2.5, (Real)1e30, 16777216, INFINITY };
+    enum { COUNT = 2 * sizeof values / sizeof *values };
+    for (int i = 0; i < COUNT * COUNT; i++) {
+        const Real x = i % 2 ? -values[i % COUNT / 2] : values[i % COUNT / 2];
+        const Real c = i / COUNT % 2 ? -values[i / COUNT / 2] : values[i / COUNT / 2];
+        const Real value = real_pow(x, c), exact = (Real)pow((double)x, (double)c);
+        if (!(isnan(exact)
+                  ? isnan(value)
+                  : units(value, (double)exact) <= 1 && !signbit(value) == !signbit(exact)))
+            ck_abort_msg("%g^%g is %g, expected %g", (double)x, (double)c, (double)value,
+                         (double)exact);
+    }
+    ck_assert(real_pow(NAN, 0) == 1 && isnan(real_pow(NAN, 2)) && isnan(real_pow(2, NAN)));
+}
+
 static double distribution(double x)
 {
     return erfc(x / -sqrt(2)) / 2;
@@ -161,7 +221,8 @@ TEST(functions_carry_nan)
             x[i] = nan;
         void (*const functions[])(
             Real *, const Real *) = { sweep_exp, sweep_expm1, sweep_tanh,         sweep_sigmoid,
-                                      sweep_log, sweep_log1p, sweep_distribution, sweep_density };
+                                      sweep_log, sweep_log1p, sweep_distribution, sweep_density,
+                                      sweep_sin, sweep_cos,   sweep_near_sin,     sweep_near_cos };
         for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
             functions[f](out, x);
             for (int i = 0; i < BATCH; i++)

@@ -7,6 +7,10 @@
  * expressions may use the operation's constants k. A long formula is an inline function of C and
  * CUDA, which other kernels and a debugger can call, below its derivation.
  *
+ *     PERIODIC(cos, 1)
+ *
+ * is sin(x + quarters pi / 2), here of 1 quarter; its derivative has one quarter more.
+ *
  * The rows make the loops of unary.c, which serve every CPU device and dtype, and the kernels of
  * ops/cuda/elementwise/unary.cu. CONTRIBUTING.md has the steps of a new operation. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
@@ -27,8 +31,8 @@ typedef struct Constants {
  *   tanh          out = tanh x                 d out / dx = 1 - tanh^2 x = 1 - out^2
  *   sigmoid       out = s = 1 / (1 + e^-x)     d out / dx = e^-x / (1 + e^-x)^2 = s (1 - s)
  *   sqrt          out = sqrt x                 d out / dx = 1 / (2 sqrt x) = 1 / (2 out)
- *   sin           out = sin x                  d out / dx = cos x
- *   cos           out = cos x                  d out / dx = -sin x
+ *   sin           out = sin x                  d out / dx = cos x = sin(x + pi / 2)
+ *   cos           out = sin(x + pi / 2)        d out / dx = -sin x = sin(x + pi)
  *   square        out = x^2                    d out / dx = 2 x
  *   elu_plus_one  out = x + 1 for x > 0,       d out / dx = 1 for x > 0, that is out > 1,
  *                 e^x for x <= 0                            else e^x = out
@@ -119,13 +123,13 @@ MATH_FUNCTION Real clamp_gradient(Real dout, Real x, Real low, Real high)
 }
 
 /* pow: out = x^c
- *   d out / dx = c x^(c-1); for c = 0, where x^-1 is infinite at 0, it is 0 */
+ *   d out / dx = c x^(c-1); for c = 0, where x^-1 is infinite at 0, it is 0 = c x^0 */
 MATH_FUNCTION Real pow_gradient(Real dout, Real x, Real c)
 {
-    return c == 0 ? 0 : dout * c * real_pow(x, c - 1);
+    return dout * c * real_pow(x, c - 1 + (Real)(c == 0));
 }
 
-#define UNARY_ROWS(ROW)                                                                            \
+#define UNARY_ROWS(ROW, PERIODIC)                                                                  \
     /*  op            out                      dL/dx                              dL/dx reads */   \
     ROW(exp,          real_exp(x),             dout * out,                               out)      \
     ROW(log,          real_log(x),             dout / x,                                 x)        \
@@ -143,8 +147,8 @@ MATH_FUNCTION Real pow_gradient(Real dout, Real x, Real c)
     ROW(sqrt,         real_sqrt(x),            dout / (2 * out),                         out)      \
     ROW(square,       x * x,                   2 * x * dout,                             x)        \
     ROW(abs,          real_abs(x),             abs_gradient(dout, x),                    x)        \
-    ROW(sin,          real_sin(x),             dout * real_cos(x),                       x)        \
-    ROW(cos,          real_cos(x),             -dout * real_sin(x),                      x)        \
+    PERIODIC(sin,     0)                                                                           \
+    PERIODIC(cos,     1)                                                                           \
     ROW(scale,        k.c * x,                 k.c * dout,                               x)        \
     ROW(add_scalar,   x + k.c,                 dout,                                     x)        \
     ROW(clamp,        clamp(x, k.c, k.d),      clamp_gradient(dout, x, k.c, k.d),        x)        \
@@ -152,7 +156,7 @@ MATH_FUNCTION Real pow_gradient(Real dout, Real x, Real c)
 /* clang-format on */
 
 #define ROW(op, ...) UNARY_##op,
-typedef enum UnaryFunction { UNARY_ROWS(ROW) } UnaryFunction; /* UNARY_exp, UNARY_log, ... */
+typedef enum UnaryFunction { UNARY_ROWS(ROW, ROW) } UnaryFunction; /* UNARY_exp, UNARY_log, ... */
 #undef ROW
 
 #endif

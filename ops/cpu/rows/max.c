@@ -24,34 +24,22 @@ ALWAYS_INLINE void argmax_of_columns(int T, int32_t *index, const Real *x, int64
         }
 }
 
-/* Whether x[a] comes before x[b] as a maximum: NaN, then larger values, then lower indices. */
-ALWAYS_INLINE bool comes_before(int T, const Real *x, int64_t a, int64_t b)
+/* The maximum, then the first element equal to it; the first NaN, if there is one, counts from -size
+ * on. Two passes whose elements do not depend on each other. */
+ALWAYS_INLINE int32_t argmax_of_row(int T, const Real *x, int32_t size)
 {
-    const Real x_a = load(T, x, a), x_b = load(T, x, b);
-    const bool a_nan = x_a != x_a, b_nan = x_b != x_b;
-    if (a_nan != b_nan)
-        return a_nan;
-    return x_a > x_b || ((a_nan || x_a == x_b) && a < b);
-}
-
-/* A row as 16 columns, whose maxima are then compared; a short row as one column. */
-ALWAYS_INLINE int32_t argmax_of_row(int T, const Real *x, int64_t size)
-{
-    enum { WIDTH = 16 };
-    int32_t step[WIDTH];
-    const int64_t steps = size / WIDTH;
-    int64_t best = 0;
-    if (steps < 3) {
-        argmax_of_columns(T, step, x, size, 1, 1);
-        return step[0];
+    Real max = -(Real)INFINITY;
+    SUM(max, max)
+    for (int32_t j = 0; j < size; j++)
+        max = load(T, x, j) > max ? load(T, x, j) : max;
+    int32_t first = size;
+    SUM(min, first)
+    for (int32_t j = 0; j < size; j++) {
+        const Real value = load(T, x, j);
+        const int32_t place = value != value ? j - size : value == max ? j : size;
+        first = place < first ? place : first;
     }
-    argmax_of_columns(T, step, x, steps, WIDTH, WIDTH);
-    for (int64_t lane = 0; lane < WIDTH; lane++)
-        best =
-            comes_before(T, x, step[lane] * WIDTH + lane, best) ? step[lane] * WIDTH + lane : best;
-    for (int64_t j = steps * WIDTH; j < size; j++)
-        best = comes_before(T, x, j, best) ? j : best;
-    return (int32_t)best;
+    return first < 0 ? first + size : first;
 }
 
 static void argmax_as(TensorType type, int32_t *index, const Real *x, AxisView v)
@@ -62,7 +50,8 @@ static void argmax_as(TensorType type, int32_t *index, const Real *x, AxisView v
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += ARGMAX_CHUNK)
             if (inner == 1)
-                BY_STORAGE(type, T, index[o] = argmax_of_row(T, elements_at(T, x, o * size), size));
+                BY_STORAGE(type, T,
+                           index[o] = argmax_of_row(T, elements_at(T, x, o * size), (int32_t)size));
             else
                 BY_STORAGE(type, T,
                            argmax_of_columns(T, index + o * inner + i,

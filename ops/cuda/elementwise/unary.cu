@@ -17,7 +17,9 @@
             return (void)saved, gradient;                                                          \
         }                                                                                          \
     };
-UNARY_ROWS(FUNCTORS)
+#define PERIODIC_FUNCTORS(op, quarters)                                                            \
+    FUNCTORS(op, math_far_sine(x, quarters), dout *math_far_sine(x, quarters + 1), x)
+UNARY_ROWS(FUNCTORS, PERIODIC_FUNCTORS)
 
 extern "C" void unary_forward_cuda(TensorType type, UnaryFunction f, Real *out, const Real *x,
                                    Constants k, int64_t n)
@@ -26,7 +28,7 @@ extern "C" void unary_forward_cuda(TensorType type, UnaryFunction f, Real *out, 
 #define FORWARD(op, ...)                                                                           \
     case UNARY_##op:                                                                               \
         return map(type, op##_of_x{ k }, out, false, n, x);
-        UNARY_ROWS(FORWARD)
+        UNARY_ROWS(FORWARD, FORWARD)
     }
 }
 
@@ -37,6 +39,6 @@ extern "C" void unary_backward_cuda(TensorType type, UnaryFunction f, Gradient d
 #define BACKWARD(op, ...)                                                                          \
     case UNARY_##op:                                                                               \
         return map(type, op##_gradient_of{ k }, dx.data, dx.accumulate, n, dout, read);
-        UNARY_ROWS(BACKWARD)
+        UNARY_ROWS(BACKWARD, BACKWARD)
     }
 }
