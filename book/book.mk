@@ -56,11 +56,11 @@ $(BOOK)/book.css: $(MODULE)/math.woff2 book/page/book.css
 	@{ printf '@font-face { font-family: "Book Math"; src: url(data:font/woff2;base64,'; \
 	    base64 -w 0 $<; printf ') format("woff2"); }\n'; cat book/page/book.css; } >$@
 
-# Exercises, as a reader gets them: without the answers.
+# Exercises, as a reader gets them: without the answers. A student.c that is already there is a reader's work.
 $(MODULE)/exercises: $(wildcard book/exercises/*.[ch] book/exercises/*/*) $(BUILD)/tapegrad.c
-	@rm -rf $(BOOK)/exercises
 	@for e in $(EXERCISES); do mkdir -p $(BOOK)/exercises/$$e && \
-	    cp book/exercises/$$e/student.c book/exercises/$$e/exercise.[ch] $(BOOK)/exercises/$$e; done
+	    cp book/exercises/$$e/exercise.[ch] $(BOOK)/exercises/$$e && { [ -e $(BOOK)/exercises/$$e/student.c ] || \
+	    cp book/exercises/$$e/student.c $(BOOK)/exercises/$$e; } || exit 1; done
 	@cp book/exercises/grade.[chs]* $(BUILD)/tapegrad.[ch] $(BOOK)/exercises
 	@touch $@
 book: $(BOOK_FILES) $(MODULE)/exercises

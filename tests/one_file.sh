@@ -36,7 +36,7 @@ two_moons() {
 as_printed() {
     local start=$(date +%s%N)
     mkdir "$1/bin"
-    printf '#!/bin/sh\nexec %s "$@" %s\n' "$(command -v "$4")" "${*:5}" >"$1/bin/$3" && chmod +x "$1/bin/$3"
+    printf '#!/bin/sh\nPATH=%q; exec %s "$@" %s\n' "$PATH" "$4" "${*:5}" >"$1/bin/$3" && chmod +x "$1/bin/$3"
     (cd "$1" && PATH=$PWD/bin:$PATH && eval "$2") >"$1/output"
     echo "as printed: $1: ${*:4}: compiled in $((($(date +%s%N) - start) / 1000000)) ms"
 }
@@ -119,7 +119,7 @@ echo "== size: $(cat "$build/tapegrad.c" "$build/tapegrad.h" | wc -c) bytes, $(w
 # The slowest first. With vectors and threads by the default -O3, else by -O1: what varies is the source.
 begin object -g
 folder printed two_moons
-begin as_printed "$out/printed" "$(tests/printed.sh docs/building.md 'program.c tapegrad.c -lm')" cc $(command -v clang || echo gcc -O1) $strict
+begin as_printed "$out/printed" "$(tests/printed.sh docs/building.md 'program.c tapegrad.c -lm')" cc $(command -v clang >/dev/null && echo clang || echo gcc -O1) $strict
 if command -v clang >/dev/null; then
     begin two_moons clang-one-thread clang -march=native -O1
 fi

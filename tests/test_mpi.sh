@@ -158,6 +158,9 @@ check "fewer sequences than ranks" says 2 "--batch 2: expected at least one for 
     ranks 3 copy_task $copy --batch 2
 check "more threads than processors" says 0 "rank 1: 900 threads on " \
     ranks 2 copy_task ${copy/--threads 1/--threads 900} --steps 1
+one=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//') # the first processor that this shell may use
+on_one_processor() { timeout 60 taskset -c "$one" "$mpirun" ${open[@]+"${open[@]}"} -np 2 "$build/programs/copy_task" $copy --steps 1; }
+check "more ranks than processors" says 0 "2 ranks of one thread on 1 processors: start at most 1" on_one_processor
 check "a checkpoint that is not there" says 1 "nowhere" ranks 3 copy_task --resume nowhere --steps 9
 check "a folder that is not there" says 2 "--save nowhere/a.safetensors: expected a file that can be written" \
     ranks 3 copy_task $copy --steps 5 --save nowhere/a.safetensors

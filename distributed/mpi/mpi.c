@@ -280,12 +280,16 @@ static void report_processors(void *context, int threads)
                 "rank %d: %d threads on %d processors: start it by mpirun --bind-to none, or with "
                 "OMP_NUM_THREADS=%d\n",
                 rank, threads, own, own);
+    else if (rank == 0 && neighbors > all && threads == 1)
+        fprintf(stderr, "%d ranks of one thread on %d processors: start at most %d\n", neighbors,
+                all, all);
     else if (rank == 0 && neighbors * threads > all)
         fprintf(stderr,
                 "%d ranks of %d threads on %d processors: set OMP_NUM_THREADS=%d, or start "
                 "fewer\n",
                 neighbors, threads, all, all > neighbors ? all / neighbors : 1);
-    else if (rank == 0 && own == 1 && all < online && !getenv("OMP_NUM_THREADS"))
+    else if (rank == 0 && own == 1 && all < online && online / neighbors > 1 &&
+             !getenv("OMP_NUM_THREADS"))
         fprintf(stderr,
                 "%d ranks of one thread on %d of %ld processors: to use all, start it by mpirun "
                 "--bind-to none with OMP_NUM_THREADS=%ld\n",
