@@ -25,6 +25,13 @@ typedef struct Chunk {
  * own. */
 extern _Thread_local uint64_t tape_rank;
 
+/* A tensor from outside of the step that an operation has written, and its elements before. */
+typedef struct Overwritten {
+    Tensor *tensor;
+    Block *before;
+    struct Overwritten *previous;
+} Overwritten;
+
 /* The step of tape_replay. */
 typedef struct Replay {
     TapeStep *step; /* NULL: none */
@@ -51,13 +58,16 @@ struct Tape {
     bool recording;
     bool training;
     bool checks_finite;
-    bool fills_gradients;  /* with NaN before the first contribution: gradient_check */
-    bool warned;           /* of SUSPICIOUS_NODES */
+    bool fills_gradients; /* with NaN before the first contribution: gradient_check */
+    bool warned;          /* of SUSPICIOUS_NODES */
+    bool freed;           /* under TAPEGRAD_DEBUG=1, where the struct stays */
+    Tape *next_freed;
     bool backward_started; /* since the last reset */
     ErrorContext errors;   /* whether one was raised since the last reset */
     Random random;         /* the generator, */
     Random step_start;     /* and its state at the last reset */
     TapeTensor *last_tensor, *last_persistent;
+    Overwritten *last_overwritten;
     int64_t tensor_count;
     Node *last_node;
     int64_t node_count;
@@ -93,6 +103,10 @@ void tape_free_tensor(Tensor *tensor);
 /* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
  * the repeated step computes them again. */
 void tape_clear_gradients(Tape *tape);
+
+/* Copies the elements of a Real tensor that an operation is about to overwrite: tape_reset after an
+ * error writes them back, so that the step can be repeated. */
+void tape_will_overwrite(Tape *tape, Tensor *tensor);
 
 /* Records the node, whatever its inputs. */
 void tape_append(Tape *tape, Node node);

@@ -16,8 +16,9 @@ extern "C" {
 typedef struct Tape Tape;
 
 /* A tape for one device, with recording and training on and seed 0. Only one thread at a time may
- * use a tape, or a CUDA device with all its tapes: a second one in the midst of a tape's recording,
- * backward pass or tape_reset raises. */
+ * use a tape, or a CUDA device with all its tapes: the program sees to that. A second thread raises
+ * if it comes while a tensor or a node is added, in a backward pass or in tape_reset; while an
+ * operation computes nobody sees it, and the step is then undefined. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
 void tape_free(Tape *tape);
@@ -75,7 +76,7 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
  * already: ..."; with TAPEGRAD_DEBUG=1 in the environment of tape_new no step does.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
- * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that
+ * reset, gives batchnorm's running statistics the values of then (op_store is not undone) and, if the backward pass had begun, marks as empty the gradients of all parameters that
  * the recorded operations use: they also lose the contributions of earlier micro-batches, while
  * other parameters keep theirs. To repeat an accumulation over micro-batches, call
  * params_zero_gradients, restore by tape_set_random the generator of its start, and begin with its
