@@ -76,9 +76,10 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
  * already: ..."; with TAPEGRAD_DEBUG=1 in the environment of tape_new no step does.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
- * reset, gives batchnorm's running statistics the values of then (op_store is not undone) and, if the backward pass had begun, marks as empty the gradients of all parameters that
- * the recorded operations use: they also lose the contributions of earlier micro-batches, while
- * other parameters keep theirs. To repeat an accumulation over micro-batches, call
+ * reset, gives batchnorm's running statistics their values of then (op_store is not undone) and, if
+ * the backward pass had begun, marks as empty the gradients of all parameters that the recorded
+ * operations use: they also lose the contributions of earlier micro-batches, while other parameters
+ * keep theirs. To repeat an accumulation over micro-batches, call
  * params_zero_gradients, restore by tape_set_random the generator of its start, and begin with its
  * first micro-batch. */
 void tape_reset(Tape *tape);
