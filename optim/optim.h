@@ -75,7 +75,8 @@ Optimizer *optim_sgd(Params *params, SGDConfig config);
 typedef struct AdamConfig {
     double learning_rate; /* 0 or more */
     double beta1, beta2;  /* default 0.9, 0.999; in [0, 1) */
-    double eps;           /* default 1e-8; 0 or more, where 0 / 0 counts as 0 */
+    double eps;           /* default 1e-8; 0 or more; below 1.1e-19, where g^2 underflows, that
+                           * (in double 1.5e-154) */
     double weight_decay;  /* default 0; 0 or more */
     Schedule schedule;    /* default constant */
 } AdamConfig;
