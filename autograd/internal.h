@@ -14,6 +14,8 @@ typedef struct TapeTensor {
     struct TapeTensor *previous;
 } TapeTensor;
 
+typedef struct Overwritten Overwritten; /* overwrite.c */
+
 /* A chunk of the arena; reset empties the chunks and keeps them for the next step. */
 typedef struct Chunk {
     struct Chunk *next;
@@ -24,13 +26,6 @@ typedef struct Chunk {
 /* The rank of this thread's process among several (distributed/): each draws from streams of its
  * own. */
 extern _Thread_local uint64_t tape_rank;
-
-/* A tensor from outside of the step that an operation has written, and its elements before. */
-typedef struct Overwritten {
-    Tensor *tensor;
-    Block *before;
-    struct Overwritten *previous;
-} Overwritten;
 
 /* The step of tape_replay. */
 typedef struct Replay {
@@ -81,7 +76,10 @@ struct Tape {
 /* arena.c: memory until the next reset; raises when it is exhausted. */
 void *arena_allocate(Tape *tape, size_t bytes);
 void arena_reset(Tape *tape);
-void arena_free(Chunk *chunks);
+/* Frees the arena and the tape; with TAPEGRAD_DEBUG=1 the struct stays, as freed: then
+ * tape_check_not_freed raises "op_add: the tape cannot be used after tape_free". */
+void arena_free(Tape *tape);
+void tape_check_not_freed(const Tape *tape, const char *label);
 
 /* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a"; else the tape's errors
  * are this thread's from here on, and the label names the operation. */
@@ -104,9 +102,11 @@ void tape_free_tensor(Tensor *tensor);
  * the repeated step computes them again. */
 void tape_clear_gradients(Tape *tape);
 
-/* Copies the elements of a Real tensor that an operation is about to overwrite: tape_reset after an
- * error writes them back, so that the step can be repeated. */
+/* overwrite.c. Before an operation overwrites a Real tensor from outside of the step: copies its
+ * elements, so that tape_reset after an error writes them back. tape_end_overwritten frees the
+ * copies; with restore, writes them back before. */
 void tape_will_overwrite(Tape *tape, Tensor *tensor);
+void tape_end_overwritten(Tape *tape, bool restore);
 
 /* Records the node, whatever its inputs. */
 void tape_append(Tape *tape, Node node);

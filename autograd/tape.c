@@ -22,9 +22,7 @@
  *      add.
  *  (6) In BACKWARD the nodes that used a node's outputs have run before it. After its own function
  *      nothing reads its outputs, their gradients and what it saved: they are freed, unless kept.
- *  (7) One backward pass per reset, and one thread at a time. error_claim holds the tape while a
- *      tensor or a node is added, in a pass and in tape_reset, but not while an operation computes:
- *      nothing marks the end of one that records no node.
+ *  (7) One backward pass per reset, and one thread at a time (error_claim; see tape_new).
  *  (8) In FAILED every call but tape_reset and tape_free may raise; these two need nothing of the
  *      step. */
 #include "autograd/internal.h"
@@ -52,20 +50,11 @@ Tape *tape_new(Device *device)
     return tape;
 }
 
-/* From here on, the use of the tape raises. */
-static void guard_freed(Tape *tape)
-{
-    static _Thread_local Tape *guarded; /* reachable, for leak checkers */
-    *tape = (Tape){ .device = tape->device, .freed = true, .next_freed = guarded };
-    guarded = tape;
-}
-
 void tape_free(Tape *tape)
 {
     if (!tape)
         return;
-    if (tape->freed)
-        error_raise("tape_free: this tape was freed before");
+    tape_check_not_freed(tape, "tape_free");
     tape_reset(tape);
     device_free(tape->device, tape->replay.random_start);
     for (TapeTensor *entry = tape->last_persistent, *previous; entry; entry = previous) {
@@ -73,13 +62,8 @@ void tape_free(Tape *tape)
         tape_free_storage(&entry->tensor);
         free(entry);
     }
-    arena_free(tape->chunks);
-    arena_free(tape->previous_chunks);
     error_context_close(&tape->errors);
-    if (memory_is_guarded())
-        guard_freed(tape);
-    else
-        free(tape);
+    arena_free(tape);
 }
 
 Device *tape_device(const Tape *tape)
@@ -129,9 +113,7 @@ void tape_check(Tape *tape, const char *label)
 {
     if (!tape)
         error_raise("%.*s: the tape is NULL", (int)strcspn(label, ":"), label);
-    if (tape->freed)
-        error_raise("%.*s: the tape cannot be used after tape_free", (int)strcspn(label, ":"),
-                    label);
+    tape_check_not_freed(tape, label);
     error_enter(&tape->errors, label);
 }
 
@@ -245,41 +227,16 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 }
 
 /* ------------------------------------------------------------------------------------ resetting */
-void tape_will_overwrite(Tape *tape, Tensor *tensor)
-{
-    Overwritten *entry = arena_allocate(tape, sizeof *entry);
-    Block *before = device_allocate(tape->device, tensor_bytes(tensor));
-    if (!before)
-        tape_raise_exhausted(tape, tensor_bytes(tensor));
-    device_copy(tape->device, before->data, tensor->data, tensor_bytes(tensor));
-    *entry = (Overwritten){ tensor, before, tape->last_overwritten };
-    tape->last_overwritten = entry;
-}
-
-/* Frees the copies; with restore, writes them back before: the first copy of a tensor, which is the
- * last in the list, prevails. */
-static void end_overwritten(Tape *tape, bool restore)
-{
-    for (Overwritten *entry = tape->last_overwritten; entry; entry = entry->previous) {
-        if (restore && entry->tensor->data)
-            device_copy(tape->device, entry->tensor->data, entry->before->data,
-                        tensor_bytes(entry->tensor));
-        device_free(tape->device, entry->before);
-    }
-    tape->last_overwritten = NULL;
-}
-
 void tape_reset(Tape *tape)
 {
-    if (tape->freed)
-        error_raise("tape_reset: the tape cannot be used after tape_free");
+    tape_check_not_freed(tape, "tape_reset");
     const bool claimed = error_claim(&tape->errors, "tape_reset");
     tape_end_step(tape);
     tape_end_recomputing(tape);
     const bool failed = tape->errors.failed;
     if (failed && tape->backward_started)
         tape_clear_gradients(tape);
-    end_overwritten(tape, failed);
+    tape_end_overwritten(tape, failed);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
         tape_free_tensor(&entry->tensor);
     for (TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous) {

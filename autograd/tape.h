@@ -102,7 +102,7 @@ bool tape_is_training(const Tape *tape);
 /* Turns the search for NaN and infinity on or off and returns the old setting; a new tape has it
  * off. While it is on, the first operation with an input or output that is not finite raises, and
  * so does, in the backward pass, the first that makes such a gradient of an input: "op_log: output
- * 0 is [3], and its element 1 is -inf". For debugging: every tensor is read to the host, and on
+ * 0 is [3], and its element 1 is -inf". A mask or log_decay of -infinity passes. For debugging: every tensor is read to the host, and on
  * CUDA tape_replay calls its function each time. */
 bool tape_check_finite(Tape *tape, bool on);
 
@@ -196,6 +196,7 @@ struct Node {
     Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward; freed with
                                     * the node */
     const void *attributes;        /* a small struct of constants, from tape_save */
+    unsigned minus_infinity;       /* inputs, 1 << i, that may be: tape_check_finite lets it pass */
     bool collective; /* other ranks wait for its backward function, which is called even if no
                       * output has a gradient */
     Tape *tape;      /* this and the following fields are set by tape_record */

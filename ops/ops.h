@@ -417,8 +417,9 @@ typedef struct CausalLinearAttentionOptions {
                           * sum_j phi(k_j) [v_j, 1]^T over the positions before these; unnormalized
                           * [.., M], of v_j */
     Tensor *log_decay;   /* NULL: none; Real [B, N, H], l_i <= 0, or [H], one per head: before
-                          * position i is added, the sums are multiplied by e^(l_i). Not at masked
-                          * positions. On CUDA results are NaN where l_i > 0. */
+                          * position i is added, the sums are multiplied by e^(l_i); -infinity:
+                          * nothing before. Not at masked positions. On CUDA results are NaN where
+                          * l_i > 0. */
     bool unnormalized;   /* false; true: out_i is the numerator alone; eps is not used */
 } CausalLinearAttentionOptions;
 

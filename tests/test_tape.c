@@ -532,7 +532,7 @@ TEST(the_debug_mode_reports_a_freed_tape)
     setenv("TAPEGRAD_DEBUG", "1", 1);
     Tape *freed = tape_new(tape_device(tape));
     tape_free(freed);
-    assert_raises("tape_free: this tape was freed before", tape_free(freed));
+    assert_raises("tape_free: the tape cannot be used after tape_free", tape_free(freed));
     assert_raises("tape_reset: the tape cannot be used after tape_free", tape_reset(freed));
     assert_raises("tape_variable: the tape cannot be used after tape_free",
                   tape_variable(freed, three, shape(3)));
