@@ -102,8 +102,9 @@ bool tape_is_training(const Tape *tape);
 /* Turns the search for NaN and infinity on or off and returns the old setting; a new tape has it
  * off. While it is on, the first operation with an input or output that is not finite raises, and
  * so does, in the backward pass, the first that makes such a gradient of an input: "op_log: output
- * 0 is [3], and its element 1 is -inf". A mask or log_decay of -infinity passes. For debugging: every tensor is read to the host, and on
- * CUDA tape_replay calls its function each time. */
+ * 0 is [3], and its element 1 is -inf". An attention's mask or log_decay may be -infinity. For
+ * debugging: every tensor is read to the host, and on CUDA tape_replay calls its function each
+ * time. */
 bool tape_check_finite(Tape *tape, bool on);
 
 /* With recording off, tape_release frees all tensors made since the mark except result, which may

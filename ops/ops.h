@@ -100,8 +100,10 @@ Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
 /* out = a where condition is not 0 (a NaN is not 0), else b, all three broadcast together. A NaN
- * that is not chosen reaches neither out nor a gradient. condition, such as a comparison or a mask,
- * gets no gradient. */
+ * that is not chosen reaches neither out nor a gradient of a or b. But what computed a multiplies
+ * that gradient, 0, by its derivative: NaN where this is infinite, as at sqrt 0 or ln 0. So choose
+ * before: sqrt of op_where(x > 0, x, 1). condition, such as a comparison or a mask, gets no
+ * gradient. */
 Tensor *op_where(Tape *tape, Tensor *condition, Tensor *a, Tensor *b);
 
 /* out = factor x */
@@ -114,7 +116,8 @@ Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
 /* out = x^exponent; NaN for x < 0 unless the exponent is an integer. Exponent 0: out is 1 and the
  * derivative 0, everywhere. Exponents below 1 but 0: the derivative at 0 is infinite. */
 Tensor *op_pow(Tape *tape, Tensor *x, double exponent);
-/* out = sqrt x, x >= 0; the derivative at 0 is infinite */
+/* out = sqrt x, x >= 0; the derivative at 0 is infinite, and dx NaN where also dout is 0: see
+ * op_where */
 Tensor *op_sqrt(Tape *tape, Tensor *x);
 /* out = x^2 */
 Tensor *op_square(Tape *tape, Tensor *x);
@@ -158,7 +161,8 @@ Tensor *op_squared_relu(Tape *tape, Tensor *x);
  * Raises unless 0 <= p < 1. */
 Tensor *op_dropout(Tape *tape, Tensor *x, double probability);
 
-/* ---------------------------------------------------------------- along the last axis, [..., C] */
+/* ----------------------------------------------------------------- along the last axis, [..., C]
+ * Normalizations square x in Real: in float32, elements beyond about 1e19 give NaN. */
 
 /* out_c = e^x_c / sum_j e^x_j, in each row of x [..., C]; returns [..., C]. */
 Tensor *op_softmax(Tape *tape, Tensor *x);
@@ -182,7 +186,7 @@ Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
  *   running_variance <- (1 - momentum) running_variance + momentum variance n / (n - 1)
  * of n = the values per channel, 2 or more. With training off, out is computed from the running
  * statistics, which stay. These are tape_persistent tensors or those of nn_batchnorm, get no
- * gradient, and keep an update when a later operation of the step raises. Raises unless
+ * gradient; tape_reset undoes an update after an error in the step. Raises unless
  * 0 <= momentum <= 1 and eps > 0. */
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
                      Tensor *running_variance, double momentum, double eps);
@@ -303,7 +307,8 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
  * index is outside [0, V), or indices has 4 axes. */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
 /* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
- * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
+ * x's dtype. One index per row, the [...] of op_argmax or of op_sample, becomes [..., 1] by
+ * tape_view. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], Real,

@@ -108,13 +108,15 @@ bool optim_set_training(Optimizer *optimizer, bool on);
 void optim_free(Optimizer *optimizer);
 
 /* One step of the update above, for all weights that require a gradient, from the accumulated
- * gradients, which are empty afterwards; an empty gradient counts as 0. A replayed step may contain
- * one step per optimizer. Raises, and changes nothing, when no weight has a gradient though some
- * require one, as without a tape_backward since the last step, and when the gradients were clipped
- * and their norm is NaN or infinite; to skip such a step, read params_gradient_norm and call
- * params_zero_gradients in its place. On CUDA this waits for the norm; a captured step does not
- * check it. Gradients that were not clipped are not checked, which would take a pass over them: NaN
- * then spreads to the weights, and optim_save and params_save write it. */
+ * gradients, which are empty afterwards; an empty gradient counts as 0. It writes the weights, so
+ * operations that used them and wait for their backward pass, as on another tape, would read the
+ * new values in it, and nothing detects it: call tape_backward of all first. A replayed step may
+ * contain one step per optimizer. Raises, and changes nothing, when no weight has a gradient though
+ * some require one, as without a tape_backward since the last step, and when the gradients were
+ * clipped and their norm is NaN or infinite; to skip such a step, read params_gradient_norm and
+ * call params_zero_gradients in its place. On CUDA this waits for the norm; a captured step does
+ * not check it. Gradients that were not clipped are not checked, which would take a pass over them:
+ * NaN then spreads to the weights, and optim_save and params_save write it. */
 void optim_step(Optimizer *optimizer);
 
 /* The number of steps taken, and the next step's learning_rate * factor(steps + 1). */
