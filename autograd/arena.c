@@ -48,11 +48,31 @@ void arena_reset(Tape *tape)
     tape->current = &tape->chunks;
 }
 
-void arena_free(Chunk *chunk)
+static void free_chunks(Chunk *chunk)
 {
     for (Chunk *next; chunk; chunk = next) {
         next = chunk->next;
         UNPOISON(chunk->bytes, chunk->size);
         free(chunk);
     }
+}
+
+void arena_free(Tape *tape)
+{
+    static _Thread_local Tape *guarded; /* reachable, for leak checkers */
+    free_chunks(tape->chunks);
+    free_chunks(tape->previous_chunks);
+    if (!memory_is_guarded()) {
+        free(tape);
+        return;
+    }
+    *tape = (Tape){ .freed = true, .next_freed = guarded };
+    guarded = tape;
+}
+
+void tape_check_not_freed(const Tape *tape, const char *label)
+{
+    if (tape->freed)
+        error_raise("%.*s: the tape cannot be used after tape_free", (int)strcspn(label, ":"),
+                    label);
 }

@@ -14,6 +14,8 @@ typedef struct TapeTensor {
     struct TapeTensor *previous;
 } TapeTensor;
 
+typedef struct Overwritten Overwritten; /* overwrite.c */
+
 /* A chunk of the arena; reset empties the chunks and keeps them for the next step. */
 typedef struct Chunk {
     struct Chunk *next;
@@ -51,13 +53,16 @@ struct Tape {
     bool recording;
     bool training;
     bool checks_finite;
-    bool fills_gradients;  /* with NaN before the first contribution: gradient_check */
-    bool warned;           /* of SUSPICIOUS_NODES */
+    bool fills_gradients; /* with NaN before the first contribution: gradient_check */
+    bool warned;          /* of SUSPICIOUS_NODES */
+    bool freed;           /* under TAPEGRAD_DEBUG=1, where the struct stays */
+    Tape *next_freed;
     bool backward_started; /* since the last reset */
     ErrorContext errors;   /* whether one was raised since the last reset */
     Random random;         /* the generator, */
     Random step_start;     /* and its state at the last reset */
     TapeTensor *last_tensor, *last_persistent;
+    Overwritten *last_overwritten;
     int64_t tensor_count;
     Node *last_node;
     int64_t node_count;
@@ -71,7 +76,10 @@ struct Tape {
 /* arena.c: memory until the next reset; raises when it is exhausted. */
 void *arena_allocate(Tape *tape, size_t bytes);
 void arena_reset(Tape *tape);
-void arena_free(Chunk *chunks);
+/* Frees the arena and the tape; with TAPEGRAD_DEBUG=1 the struct stays, as freed: then
+ * tape_check_not_freed raises "op_add: the tape cannot be used after tape_free". */
+void arena_free(Tape *tape);
+void tape_check_not_freed(const Tape *tape, const char *label);
 
 /* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a"; else the tape's errors
  * are this thread's from here on, and the label names the operation. */
@@ -93,6 +101,12 @@ void tape_free_tensor(Tensor *tensor);
 /* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
  * the repeated step computes them again. */
 void tape_clear_gradients(Tape *tape);
+
+/* overwrite.c. Before an operation overwrites a Real tensor from outside of the step: copies its
+ * elements, so that tape_reset after an error writes them back. tape_end_overwritten frees the
+ * copies; with restore, writes them back before. */
+void tape_will_overwrite(Tape *tape, Tensor *tensor);
+void tape_end_overwritten(Tape *tape, bool restore);
 
 /* Records the node, whatever its inputs. */
 void tape_append(Tape *tape, Node node);

@@ -22,7 +22,7 @@
  *      add.
  *  (6) In BACKWARD the nodes that used a node's outputs have run before it. After its own function
  *      nothing reads its outputs, their gradients and what it saved: they are freed, unless kept.
- *  (7) One backward pass per reset, and one thread at a time (error_claim).
+ *  (7) One backward pass per reset, and one thread at a time (error_claim; see tape_new).
  *  (8) In FAILED every call but tape_reset and tape_free may raise; these two need nothing of the
  *      step. */
 #include "autograd/internal.h"
@@ -54,6 +54,7 @@ void tape_free(Tape *tape)
 {
     if (!tape)
         return;
+    tape_check_not_freed(tape, "tape_free");
     tape_reset(tape);
     device_free(tape->device, tape->replay.random_start);
     for (TapeTensor *entry = tape->last_persistent, *previous; entry; entry = previous) {
@@ -61,10 +62,8 @@ void tape_free(Tape *tape)
         tape_free_storage(&entry->tensor);
         free(entry);
     }
-    arena_free(tape->chunks);
-    arena_free(tape->previous_chunks);
     error_context_close(&tape->errors);
-    free(tape);
+    arena_free(tape);
 }
 
 Device *tape_device(const Tape *tape)
@@ -114,6 +113,7 @@ void tape_check(Tape *tape, const char *label)
 {
     if (!tape)
         error_raise("%.*s: the tape is NULL", (int)strcspn(label, ":"), label);
+    tape_check_not_freed(tape, label);
     error_enter(&tape->errors, label);
 }
 
@@ -229,12 +229,14 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 /* ------------------------------------------------------------------------------------ resetting */
 void tape_reset(Tape *tape)
 {
+    tape_check_not_freed(tape, "tape_reset");
     const bool claimed = error_claim(&tape->errors, "tape_reset");
     tape_end_step(tape);
     tape_end_recomputing(tape);
     const bool failed = tape->errors.failed;
     if (failed && tape->backward_started)
         tape_clear_gradients(tape);
+    tape_end_overwritten(tape, failed);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
         tape_free_tensor(&entry->tensor);
     for (TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous) {

@@ -16,8 +16,9 @@ extern "C" {
 typedef struct Tape Tape;
 
 /* A tape for one device, with recording and training on and seed 0. Only one thread at a time may
- * use a tape, or a CUDA device with all its tapes. A second thread that enters during recording, a
- * backward pass or tape_reset raises. */
+ * use a tape, or a CUDA device with all its tapes: the program ensures it. A second thread raises if
+ * it enters while a tensor or a node is added, in a backward pass or in tape_reset. While an
+ * operation computes nothing detects it, and the step is then undefined. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
 void tape_free(Tape *tape);
@@ -78,10 +79,11 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
  * already: ..."; with TAPEGRAD_DEBUG=1 in the environment of tape_new no step does.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
- * reset. If the backward pass had begun, it marks as empty the gradients of all parameters that the
- * recorded operations use. They lose the contributions of earlier micro-batches too; other
- * parameters keep theirs. To repeat an accumulation over micro-batches, call params_zero_gradients,
- * restore by tape_set_random the generator of its start, and begin with its first micro-batch. */
+ * reset, and gives batchnorm's running statistics their values of then (op_store is not undone). If
+ * the backward pass had begun, it marks as empty the gradients of all parameters that the recorded
+ * operations use. They lose the contributions of earlier micro-batches too; other parameters keep
+ * theirs. To repeat an accumulation over micro-batches, call params_zero_gradients, restore by
+ * tape_set_random the generator of its start, and begin with its first micro-batch. */
 void tape_reset(Tape *tape);
 
 /* Turns recording on or off and returns the old setting. While it is off, nothing is saved for a
@@ -102,8 +104,9 @@ bool tape_is_training(const Tape *tape);
 /* Turns the search for NaN and infinity on or off and returns the old setting; a new tape has it
  * off. While it is on, the first operation with an input or output that is not finite raises:
  * "op_log: output 0 is [3], and its element 1 is -inf". In the backward pass the first operation
- * that makes such a gradient of an input raises. For debugging: every tensor is read to the host,
- * and on CUDA tape_replay calls its function each time. */
+ * that makes such a gradient of an input raises. An attention's mask or log_decay may be -infinity.
+ * For debugging: every tensor is read to the host, and on CUDA tape_replay calls its function each
+ * time. */
 bool tape_check_finite(Tape *tape, bool on);
 
 /* With recording off, tape_release frees all tensors made since the mark except result, which may
@@ -196,6 +199,7 @@ struct Node {
     Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward; freed with
                                     * the node */
     const void *attributes;        /* a small struct of constants, from tape_save */
+    unsigned minus_infinity;       /* inputs, 1 << i, that may be: tape_check_finite lets it pass */
     bool collective; /* other ranks wait for its backward function, which is called even if no
                       * output has a gradient */
     Tape *tape;      /* this and the following fields are set by tape_record */

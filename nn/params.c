@@ -46,6 +46,8 @@ void params_free(Params *params)
     static _Thread_local Params *guarded; /* their handles stay; reachable, for leak checkers */
     if (!params)
         return;
+    if (params->freed)
+        error_raise("params_free: these params were freed before");
     free_storage(params);
     free(params->shards);
     params->shards = NULL;

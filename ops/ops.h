@@ -101,8 +101,10 @@ Tensor *op_equal(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_less_equal(Tape *tape, Tensor *a, Tensor *b);
 /* out = a where condition is not 0 (a NaN is not 0), else b, all three broadcast together. A NaN
- * that is not chosen reaches neither out nor a gradient. condition, such as a comparison or a mask,
- * gets no gradient. */
+ * that is not chosen reaches neither out nor a gradient of a or b. But what computed a multiplies
+ * that gradient, 0, by its derivative: NaN where this is infinite, as at sqrt 0 or ln 0. So choose
+ * before: sqrt of op_where(x > 0, x, 1). condition, such as a comparison or a mask, gets no
+ * gradient. */
 Tensor *op_where(Tape *tape, Tensor *condition, Tensor *a, Tensor *b);
 
 /* out = factor x */
@@ -116,7 +118,8 @@ Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
  * pow of C. Exponent 0: out is 1 and the derivative 0, everywhere. Exponents below 1 but 0: the
  * derivative at 0 is infinite. */
 Tensor *op_pow(Tape *tape, Tensor *x, double exponent);
-/* out = sqrt x, x >= 0; the derivative at 0 is infinite */
+/* out = sqrt x, x >= 0; the derivative at 0 is infinite, and dx NaN where also dout is 0: see
+ * op_where */
 Tensor *op_sqrt(Tape *tape, Tensor *x);
 /* out = x^2 */
 Tensor *op_square(Tape *tape, Tensor *x);
@@ -160,7 +163,8 @@ Tensor *op_squared_relu(Tape *tape, Tensor *x);
  * Raises unless 0 <= p < 1. */
 Tensor *op_dropout(Tape *tape, Tensor *x, double probability);
 
-/* ---------------------------------------------------------------- along the last axis, [..., C] */
+/* ----------------------------------------------------------------- along the last axis, [..., C]
+ * Normalizations square x in Real: in float32, elements beyond about 1e19 give NaN. */
 
 /* out_c = e^x_c / sum_j e^x_j, in each row of x [..., C]; returns [..., C]. */
 Tensor *op_softmax(Tape *tape, Tensor *x);
@@ -184,8 +188,8 @@ Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
  *   running_variance <- (1 - momentum) running_variance + momentum variance n / (n - 1)
  * of n = the values per channel, 2 or more. With training off, out is computed from the running
  * statistics, which stay. They are tape_persistent tensors or nn_batchnorm's, and get no gradient.
- * An error later in the step does not undo their update. Raises unless 0 <= momentum <= 1 and
- * eps > 0. */
+ * After an error later in the step, tape_reset undoes their update. Raises unless
+ * 0 <= momentum <= 1 and eps > 0. */
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
                      Tensor *running_variance, double momentum, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch: x, branch
@@ -325,7 +329,8 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
  * Raises if an index is outside [0, rows), or rows is below 1. */
 Tensor *op_scatter_add(Tape *tape, Tensor *x, Tensor *indices, int64_t rows);
 /* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
- * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
+ * x's dtype. One index per row, the [...] of op_argmax or of op_sample, becomes [..., 1] by
+ * tape_view. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], Real,
@@ -441,7 +446,8 @@ typedef struct CausalLinearAttentionOptions {
                           * [.., M], of v_j */
     Tensor *log_decay;   /* NULL: none; Real [B, N, H], l_i <= 0, or [H], one per head: before
                           * position i is added, the sums are multiplied by e^(l_i), but not at
-                          * masked positions. On CUDA l_i > 0 gives NaN. */
+                          * masked positions; -infinity: nothing before i. On CUDA l_i > 0 gives
+                          * NaN. */
     bool unnormalized;   /* false; true: out_i is the numerator alone; eps is not used */
 } CausalLinearAttentionOptions;
 

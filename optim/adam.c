@@ -85,11 +85,12 @@ AdamConfig optim_adam_config(double learning_rate)
         AdamConfig){ .learning_rate = learning_rate, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 };
 }
 
-/* For eps = 0 the min normal number: added to any sqrt(v) > 0 it changes no bit, and m / eps is 0
- * where m and v are 0, as in the padding. */
+/* At least the root of the smallest normal number, below which g^2 underflows: where v is 0 but m
+ * is not, |m| is smaller than this, and so the step smaller than lr. m / eps is 0 where both are 0,
+ * as in the padding. */
 static Real kernel_eps(double eps)
 {
-    const double min = sizeof(Real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
+    const double min = sqrt(sizeof(Real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN);
     return (Real)(eps >= 0 && eps < min ? min : eps);
 }
 

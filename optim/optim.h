@@ -77,7 +77,8 @@ Optimizer *optim_sgd(Params *params, SGDConfig config);
 typedef struct AdamConfig {
     double learning_rate; /* 0 or more */
     double beta1, beta2;  /* default 0.9, 0.999; in [0, 1) */
-    double eps;           /* default 1e-8; 0 or more, where 0 / 0 counts as 0 */
+    double eps;           /* default 1e-8; 0 or more; below 1.1e-19, where g^2 underflows, that
+                           * (in double 1.5e-154) */
     double weight_decay;  /* default 0; 0 or more */
     Schedule schedule;    /* default constant */
 } AdamConfig;
@@ -110,12 +111,14 @@ void optim_free(Optimizer *optimizer);
 
 /* One step of the update above, for all weights that require a gradient, from the accumulated
  * gradients, which are empty afterwards; an empty gradient counts as 0. A replayed step may contain
- * one step per optimizer. Raises, and changes nothing, when weights require a gradient and none has
- * one, as without a tape_backward since the last step. Raises likewise when the gradients were
- * clipped and their norm is NaN or infinite. To skip such a step, read params_gradient_norm and
- * call params_zero_gradients in its place. On CUDA optim_step waits for the norm; a captured step
- * does not check it. Gradients that were not clipped are not checked, since this would take a pass
- * over them. A NaN then spreads to the weights, and optim_save and params_save write it. */
+ * one step per optimizer. It writes the weights: operations that used them and still wait for their
+ * backward pass, as on another tape, would read the new values in it, and nothing detects this.
+ * Raises, and changes nothing, when weights require a gradient and none has one, as without a
+ * tape_backward since the last step. Raises likewise when the gradients were clipped and their norm
+ * is NaN or infinite. To skip such a step, read params_gradient_norm and call params_zero_gradients
+ * in its place. On CUDA optim_step waits for the norm; a captured step does not check it. Gradients
+ * that were not clipped are not checked, since this would take a pass over them. A NaN then spreads
+ * to the weights, and optim_save and params_save write it. */
 void optim_step(Optimizer *optimizer);
 
 /* The number of steps taken, and the next step's learning_rate * factor(steps + 1). */

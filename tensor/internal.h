@@ -100,7 +100,7 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type);
 TensorText tensor_label(const char *label, const Tensor *tensor);
 
 /* The first element that is not finite, and its value; -1 if there is none. Reads to the host. */
-int64_t tensor_find_not_finite(const Tensor *tensor, Real *value);
+int64_t tensor_find_not_finite(const Tensor *tensor, bool minus_infinity, Real *value);
 
 /* The tensor that owns the storage: the base of a view, else the tensor itself. */
 Tensor *tensor_root(const Tensor *tensor);

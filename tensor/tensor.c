@@ -96,7 +96,7 @@ void tensor_read(const Tensor *tensor, Real *host)
         device_copy_out(tensor->device, host, tensor->data, tensor_bytes(tensor));
 }
 
-int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
+int64_t tensor_find_not_finite(const Tensor *tensor, bool minus_infinity, Real *value)
 {
     enum { CHUNK = 1 << 15 };
     Real chunk[CHUNK];
@@ -108,7 +108,7 @@ int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
         part.data = tensor_at(tensor, start);
         tensor_read(&part, chunk);
         for (int64_t i = 0; i < count; i++)
-            if (!isfinite(chunk[i])) {
+            if (!isfinite(chunk[i]) && !(minus_infinity && chunk[i] == -(Real)INFINITY)) {
                 *value = chunk[i];
                 return start + i;
             }

@@ -219,9 +219,10 @@ void tensor_read_i32(const Tensor *tensor, int32_t *host);
 /* The value of a tensor of one element. Raises when it has more, and when tensor_read does. */
 double tensor_item(const Tensor *tensor);
 
-/* Copies all elements from host, rounding to nearest for bf16. Raises as tensor_read does, and for
- * int32 when an element exceeds the bounds of an operation that used the tensor as indices. Do not
- * write between such an operation and its backward pass, which would read the new values. */
+/* Copies all elements from host, rounding to nearest for bf16. Do not write between an operation
+ * that used the tensor and its backward pass: this would read the new values, and nothing detects
+ * it (op_store raises). Raises as tensor_read does, and for int32 when an element exceeds the
+ * bounds of an operation that used the tensor as indices. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 

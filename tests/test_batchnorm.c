@@ -333,6 +333,53 @@ TEST(replayed_steps_with_batchnorm_are_bitwise_the_steps)
     model_free(replayed);
 }
 
+static Tensor *layer_of_model(Tape *on, Tensor *x, const void *context)
+{
+    const Model *model = context;
+    return op_exp(on, nn_batchnorm_forward(on, &model->norm, x));
+}
+
+/* The layer twice, so that its statistics are updated twice per step, and once recomputed. */
+static void forward_and_backward(Model *model, Tensor *input)
+{
+    Tensor *x = tape_recompute(model->tape, layer_of_model, input, model, sizeof *model);
+    x = layer_of_model(model->tape, x, model);
+    tape_backward(model->tape, op_mean(model->tape, x, ALL_AXES));
+}
+
+TEST(a_step_that_failed_leaves_the_statistics_of_before)
+{
+    Real values[4 * HIDDEN];
+    for (int i = 0; i < 4 * HIDDEN; i++)
+        values[i] = (Real)(i * 37 % 11) / 11;
+    Model model = model_new(1), expected = model_new(1);
+    Tensor *inputs[2];
+    for (int i = 0; i < 2; i++) {
+        inputs[i] = tape_persistent((i ? &expected : &model)->tape, shape(4, HIDDEN));
+        tensor_write(inputs[i], values);
+    }
+    volatile int failures = 0;
+    for (volatile int n = 1, done = 0; !done; n++) {
+        test_expect_error();
+        if (!setjmp(test_error_jump)) {
+            device_fail_allocation(n);
+            forward_and_backward(&model, inputs[0]);
+            done = 1;
+        }
+        tapegrad_on_error(NULL, NULL);
+        failures += device_fail_allocation(0);
+        tape_reset(model.tape);
+    }
+    ck_assert_int_gt(failures, 5);
+    forward_and_backward(&expected, inputs[1]);
+    assert_identical(test_values(model.norm.running_mean), test_values(expected.norm.running_mean),
+                     HIDDEN);
+    assert_identical(test_values(model.norm.running_variance),
+                     test_values(expected.norm.running_variance), HIDDEN);
+    model_free(model);
+    model_free(expected);
+}
+
 static char path[] = "/tmp/tapegrad-batchnorm-XXXXXX";
 
 TEST(a_resumed_run_with_batchnorm_continues_bitwise)

@@ -310,6 +310,35 @@ TEST(the_state_of_a_weak_decay_does_not_drift)
     tape_free(tape);
 }
 
+/* -infinity is a log decay, and not what tape_check_finite searches for; NaN is. */
+TEST(a_log_decay_of_minus_infinity_passes_the_search)
+{
+    enum { N = 5, H = 2, D = 3 };
+    const Shape heads = shape(1, N, H, D);
+    for (int kind = 0; kind < 4; kind++) {
+        Tape *tape = tape_new(test_device());
+        Real l[N * H] = { [3] = -(Real)INFINITY };
+        if (kind == 3)
+            l[4] = (Real)NAN;
+        Tensor *x = tape_variable(tape, positive_values(1, N * H * D), heads);
+        Tensor *log_decay = tape_variable(tape, l, shape(1, N, H));
+        const CausalLinearAttentionOptions linear = { .log_decay = log_decay };
+        const SoftmaxAttentionOptions softmax = { .log_decay = log_decay };
+        tape_check_finite(tape, true);
+        if (kind == 3) {
+            assert_raises(
+                "op_causal_softmax_attention: input 4 is [1,5,2], and its element 4 is nan",
+                op_causal_softmax_attention(tape, x, x, x, softmax));
+        } else {
+            Tensor *out = kind == 0   ? op_causal_softmax_attention(tape, x, x, x, softmax)
+                          : kind == 1 ? op_causal_linear_attention(tape, x, x, x, linear, NULL)
+                                      : op_causal_linear_state(tape, x, x, linear);
+            tape_backward(tape, op_sum(tape, out, ALL_AXES));
+        }
+        tape_free(tape);
+    }
+}
+
 int main(void)
 {
     return test_main("decay_gradient", NULL, NULL);

@@ -527,6 +527,17 @@ TEST(the_debug_mode_reports_stale_pointers)
     }
 }
 
+TEST(the_debug_mode_reports_a_freed_tape)
+{
+    setenv("TAPEGRAD_DEBUG", "1", 1);
+    Tape *freed = tape_new(tape_device(tape));
+    tape_free(freed);
+    assert_raises("tape_free: the tape cannot be used after tape_free", tape_free(freed));
+    assert_raises("tape_reset: the tape cannot be used after tape_free", tape_reset(freed));
+    assert_raises("tape_variable: the tape cannot be used after tape_free",
+                  tape_variable(freed, three, shape(3)));
+}
+
 TEST(the_upstream_gradient_of_no_output_raises)
 {
     assert_raises("tape_upstream: index 7 of 4 outputs", tape_upstream(&(Node){ .tape = tape }, 7));

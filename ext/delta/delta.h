@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 typedef struct DeltaRuleOptions {
-    Tensor *log_decay; /* NULL: none; Real [B, N, H], l_i <= 0 */
+    Tensor *log_decay; /* NULL: none; Real [B, N, H], l_i <= 0; -infinity: nothing before */
     /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] leave the state unchanged, as with
      * beta_i = 0 and l_i = 0 */
     Tensor *key_lengths;

@@ -223,6 +223,7 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
                   .outputs = { out, after },
                   .saved = { u } };
     memcpy(node.inputs, inputs, sizeof inputs);
+    node.minus_infinity = 1 << 6; /* log_decay */
     tape_record(tape, node);
     if (final_state)
         *final_state = after;

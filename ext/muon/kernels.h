@@ -38,6 +38,6 @@ SHARED_FUNCTION Real muon_coefficients(Real gram, Real squared, bool diagonal, R
 }
 
 /* A matrix whose norm is less is divided by this. */
-#define MUON_MIN_NORM 1e-7
+#define MUON_MIN_NORM 1e-30
 
 #endif

@@ -32,7 +32,7 @@ MuonConfig optim_muon_config(double learning_rate, double rest_learning_rate);
 /* Muon (Jordan et al. 2024), for the weights of rank 2 or more whose path names match none of
  * rest_names, as matrices [R, C] of the first and all further axes, joined weights singly:
  *   m = momentum m + (1 - momentum) g
- *   u = nesterov ? (1 - momentum) g + momentum m : m,    X = u / max(|u|, 1e-7)
+ *   u = nesterov ? (1 - momentum) g + momentum m : m,    X = u / max(|u|, 1e-30)
  *   X = 3.4445 X - 4.775 X X^T X + 2.0315 X X^T X X^T X, iterations times (Newton-Schulz)
  *   p = (1 - lr weight_decay) p - lr scale X
  * and AdamW with the config `rest` for the others. The products are in float32. optim_learning_rate

@@ -92,6 +92,8 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
         return &state->out;
     }
     error_enter(NULL, "nn_transformer_step");
+    if (state->transformer.layer[0].norm1.weight->params->freed)
+        error_raise("nn_transformer_step: the weights cannot be used after params_free");
     kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
     if (device_is_capturing(state->device))
         state->recorded = true;

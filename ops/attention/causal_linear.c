@@ -224,6 +224,7 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
                               .backward = causal_linear_attention_backward,
                               .inputs = { query, key, value, options.key_lengths, options.offsets,
                                           options.state, inputs[6] },
+                              .minus_infinity = 1 << 6,
                               .outputs = { out, after },
                               .saved = { den },
                               .attributes = tape_save(tape, &options, sizeof options) });

@@ -112,6 +112,7 @@ Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                 (Node){ .name = state_labels.name,
                         .backward = causal_linear_state_backward,
                         .inputs = { key, NULL, value, options.key_lengths, NULL, NULL, inputs[6] },
+                        .minus_infinity = 1 << 6,
                         .outputs = { state },
                         .attributes = tape_save(tape, &options, sizeof options) });
     return state;

@@ -9,6 +9,7 @@
  *   dx_i <- weight r (g_i - sum_j g_j / R - n_i sum_j g_j n_j / R)
  * When training is off, mean and variance are the running ones: constants, so dx_i <- weight r g_i.
  * Saved for the backward pass: mean and r, two values per channel. */
+#include "autograd/internal.h"
 #include "ops/kernels.h"
 #include "ops/shared/rows.h"
 
@@ -91,6 +92,11 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
     batchnorm_check(tape, x, (Tensor *[]){ weight, bias, running_mean, running_variance }, momentum,
                     eps);
     const int64_t C = shape_columns(x->shape);
+    const bool updates = tape_is_training(tape) && !tape_is_recomputing(tape);
+    if (updates) {
+        tape_will_overwrite(tape, running_mean);
+        tape_will_overwrite(tape, running_variance);
+    }
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *statistics = tape_tensor(tape, shape(2, C));
     const BatchNormArguments norm = { .x = x->data,
@@ -100,7 +106,7 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
                                       .r = statistics->data + C,
                                       .running_mean = running_mean->data,
                                       .running_variance = running_variance->data,
-                                      .momentum = tape_is_recomputing(tape) ? 0 : momentum,
+                                      .momentum = updates ? momentum : 0,
                                       .eps = (Real)eps,
                                       .training = tape_is_training(tape),
                                       .R = shape_rows(x->shape),

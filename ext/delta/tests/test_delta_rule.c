@@ -429,6 +429,23 @@ TEST(the_log_decays_gradient_is_0_where_nothing_precedes)
     tape_free(tape);
 }
 
+/* Which ends what was before, but not the search for NaN and infinity. */
+TEST(a_log_decay_of_minus_infinity_passes_the_search)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *x[STATE];
+    Real *values[INPUTS];
+    all_values(values);
+    values[LOG_DECAY][3] = -(Real)INFINITY;
+    for (int i = 0; i < STATE; i++)
+        x[i] = tape_variable(tape, values[i], shape_of(i));
+    const DeltaRuleOptions options = { .log_decay = x[LOG_DECAY] };
+    tape_check_finite(tape, true);
+    Tensor *out = op_delta_rule(tape, x[QUERY], x[KEY], x[VALUE], x[BETA], options, NULL);
+    tape_backward(tape, op_sum(tape, op_multiply(tape, out, out), ALL_AXES));
+    tape_free(tape);
+}
+
 /* A state after many positions of a weak decay, with a few updates, and its gradient. The factors'
  * rounding must not add up. */
 TEST(weak_decays_do_not_drift)

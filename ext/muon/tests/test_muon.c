@@ -94,6 +94,31 @@ TEST(muon_orthogonalizes_the_update)
     }
 }
 
+/* The same update for a gradient of any size: its norm is 48 here, and 48 size. */
+TEST(muon_updates_by_tiny_gradients_as_by_others)
+{
+    enum { N = 48 };
+    static Real updates[2][N * N];
+    const double sizes[] = { 1e-3, 1e-10, 1e-20, 1e-28 };
+    for (int i = 0; i < 4; i++) {
+        Params *params = params_new(test_device(), 1);
+        Tensor *x = params_add(params, "x", shape(N, N), (Initializer){ INITIAL_ZERO, 0 });
+        Optimizer *optimizer = optim_muon(params, optim_muon_config(1, 1));
+        Real *gradient = test_normal(3, N * N);
+        for (int j = 0; j < N * N; j++)
+            gradient[j] = (Real)(sizes[i] * (double)gradient[j]);
+        contribute(x, gradient);
+        optim_step(optimizer);
+        tensor_read(x, updates[i > 0]);
+        for (int j = 0; j < N * N; j++)
+            ck_assert_msg(fabs((double)(updates[i > 0][j] - updates[0][j])) < 1e-3,
+                          "size %g: element %d is %g, expected %g", sizes[i], j,
+                          (double)updates[i > 0][j], (double)updates[0][j]);
+        optim_free(optimizer);
+        params_free(params);
+    }
+}
+
 /* rest_names decide; the learning rate of the rest stays in proportion. */
 TEST(muon_leaves_named_weights_to_adamw)
 {

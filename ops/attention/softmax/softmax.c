@@ -148,7 +148,7 @@ void softmax_attention_backward_plain(AttentionGradient d, Real *dc_out, const R
     attention_workspace_free(sums);
 }
 
-/* The mask is an attribute, since an input of -infinity would stop tape_check_finite. */
+/* The mask is an attribute, since it gets no gradient. */
 typedef struct SoftmaxAttributes {
     AttentionInputs x;
     bool causal;
@@ -220,6 +220,7 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths, options.log_decay },
+                              .minus_infinity = 1 << 4,
                               .outputs = { out },
                               .saved = { m, inverse },
                               .attributes = tape_save(tape, &all, sizeof all) });
