@@ -11,7 +11,12 @@ Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out,
                     (long long)window.width);
     const Shape weight = shape(out, window.height, window.width, in);
     const Linear linear = nn_weight_and_bias(params, name, weight, config);
-    return (Conv2d){ linear.weight, linear.bias, { window.stride, window.padding } };
+    const Conv2dOptions options = { .stride = window.stride,
+                                    .padding = window.padding,
+                                    .stride_width = window.stride_width,
+                                    .padding_height = window.padding_height,
+                                    .padding_width = window.padding_width };
+    return (Conv2d){ linear.weight, linear.bias, options };
 }
 
 Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Window window)

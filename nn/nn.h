@@ -163,7 +163,10 @@ typedef struct Conv2d {
     Conv2dOptions options;
 } Conv2d;
 
-/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(height width in), 1/sqrt(height width in)). */
+/* Sets the options that a Window has. dilation and groups may be set before the first use; in is
+ * then the number of channels of a group: conv.options.groups = channels with in = 1 is a depthwise
+ * convolution. INITIAL_DEFAULT of the config: uniform in [-1/sqrt(height width in), 1/sqrt(height
+ * width in)). */
 Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out, Window window,
                       LinearConfig config);
 /* The same with a config of zeros. */

@@ -49,15 +49,23 @@ Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias
  * Of images [B, H, W, C]: the channels come last. */
 
 typedef struct Conv2dOptions {
-    int64_t stride;  /* 1: pixels from one window to the next, in both directions */
-    int64_t padding; /* 0 to 2^31 - 1: pixels of value 0 around the image */
+    int64_t stride;       /* 1: pixels from one window to the next, in both directions */
+    int64_t padding;      /* 0 to 2^31 - 1: pixels of value 0 around the image */
+    int64_t stride_width; /* as stride: that to the right, along the width */
+    int64_t padding_height, padding_width; /* 0: pixels of value 0 more, above and below; left and
+                                            * right */
+    int64_t dilation; /* 1: pixels from one of a window's pixels to the next, in both directions:
+                       * it spans (height - 1) dilation + 1 rows of pixels */
+    int64_t groups;   /* 1: channels and filters in this number of equal parts; the filters of a
+                       * part see the channels of their part. C groups: a depthwise convolution */
 } Conv2dOptions;
 
-/* out_byxo = bias_o + sum_ijc x_b,(y stride + i - padding),(x stride + j - padding),c weight_oijc:
- * x [B, H, W, C], weight [O, height, width, C], bias [O] or NULL; returns [B, H', W', O],
- * H' = (H + 2 padding - height) / stride + 1, rounded down, and W' likewise. Stores no windows.
- * PyTorch's weight is [O, C, height, width], its images are [B, C, H, W]. Raises if no window fits
- * into x. */
+/* out_byxo = bias_o + sum_ijc x_b,(y stride + i dilation - padding),(x stride + j dilation -
+ * padding),c weight_oijc, without groups: x [B, H, W, C], weight [O, height, width, C / groups],
+ * bias [O] or NULL; returns [B, H', W', O], H' = (H + 2 padding - (height - 1) dilation - 1) /
+ * stride + 1, rounded down, and W' likewise. Stores no windows. PyTorch's weight is [O, C / groups,
+ * height, width], its images are [B, C, H, W]. Raises if no window fits into x, or groups does not
+ * divide C and O. */
 Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options);
 
 typedef struct CausalConvolutionOptions {
@@ -371,9 +379,12 @@ void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts);
 /* Windows of an image. */
 typedef struct Window {
     int64_t height, width; /* no default */
-    int64_t stride;        /* 1; in pooling the size of a square window: pixels from one window to
-                            * the next, in both directions */
+    int64_t stride;        /* 1; in pooling the window's size: pixels from one window to the next,
+                            * in both directions */
     int64_t padding;       /* 0 to 2^31 - 1: pixels of value 0 around the image */
+    int64_t stride_width;  /* as stride: that to the right, along the width */
+    int64_t padding_height, padding_width; /* 0: pixels of value 0 more, above and below; left and
+                                            * right */
 } Window;
 
 /* The windows of images (im2col): x [B, H, W, C]; returns [B, H', W', height width C],
@@ -385,8 +396,8 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the maximum of x[b, h, w, c] over the pixels h, w of window [y, x]: x
  * [B, H, W, C]; returns [B, H', W', C], sizes and windows as in op_unfold. A stride of 0 means the
  * window's size: windows side by side. Padding is never the maximum, and a NaN always is. The first
- * maximum gets the gradient. Raises if no window fits into x, if the padding is more than half of
- * the window, or if the stride is 0 and the window is not square. */
+ * maximum gets the gradient. Raises if no window fits into x, or if the padding is more than half
+ * of the window. */
 Tensor *op_max_pool(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the sum of x[b, h, w, c] over window [y, x] / (height width), likewise. Padding
  * counts as 0, and may be larger. */

@@ -309,6 +309,8 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
 #define WEIGHTS(...) { .shape = SHAPE(__VA_ARGS__), .weights = true }
 #define FLOPS(forward, both) { .flops = forward, .all_flops = both }
 #define PASSES(forward, both) { .passes = forward, .all_passes = both }
+#define WINDOW(height, width, stride, padding)                                                     \
+    (Window){ height, width, stride, padding, 0, 0, 0 }
 #define NO_OPTIONS (SoftmaxAttentionOptions){ 0 }
 #define USUAL_EPS (CausalLinearAttentionOptions){ .eps = 1e-6 } /* the authors' */
 #define UNMEASURED { .flops = 0 }
@@ -463,7 +465,7 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
-        { P(300, 5), INTEGERS(300, 9, 23) }, { P(7, 37), INTEGERS(6, 5000) })               \
+        { P(300, 5), INTEGERS(300, 9, 23) }, { P(7, 37), INTEGERS(6, 5000) })                      \
     ROW(scatter_add, op_scatter_add(tape, x[0], x[1], 7), UNMEASURED,                              \
         { S(5, 3), INTEGERS(7, 5) }, { S(1, 1), INTEGERS(7, 1) },                                  \
         { S(2, 3, 4), INTEGERS(6, 2, 3) },                                                         \
@@ -502,30 +504,55 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
     ROW(one_hot, op_multiply(tape, x[0], op_one_hot(tape, x[1], x[0]->shape.size[2])), UNMEASURED, \
         { S(2, 3, 7), INTEGERS(7, 2, 3) }, { S(3, 67, 83), INTEGERS(83, 3, 67) },                  \
         { S(5, 7, 1), INTEGERS(1, 5, 7) })                                                         \
-    ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
+    ROW(unfold, op_unfold(tape, x[0], WINDOW(3, 2, 2, 1)), UNMEASURED, { S(2, 5, 4, 3) },          \
         { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) },                                                     \
         { S(2, 4, 90, 25) })                                                                       \
-    ROW(unfold_far, op_unfold(tape, x[0], (Window){ 5, 1, 3, 2 }), UNMEASURED, { S(2, 5, 6, 2) },  \
+    ROW(unfold_far, op_unfold(tape, x[0], WINDOW(5, 1, 3, 2)), UNMEASURED, { S(2, 5, 6, 2) },      \
         { S(3, 29, 31, 8) })                                                                       \
-    ROW(unfold_padding, op_unfold(tape, x[0], (Window){ 1, 2, 1, 4 }), UNMEASURED,                 \
+    ROW(unfold_padding, op_unfold(tape, x[0], WINDOW(1, 2, 1, 4)), UNMEASURED,                     \
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
-    ROW(unfold_gaps, op_unfold(tape, x[0], (Window){ 2, 5, 7, 0 }), UNMEASURED,                    \
+    ROW(unfold_gaps, op_unfold(tape, x[0], WINDOW(2, 5, 7, 0)), UNMEASURED,                        \
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
+    ROW(unfold_two_directions, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1, 3, 1, 2 }), UNMEASURED, \
+        { S(2, 3, 4, 3) }, { S(3, 17, 31, 8) })                                                    \
     ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
         { S(1, 5, 6, 8) })                                                                         \
-    ROW(unfold_3_by_3, op_unfold(tape, x[0], (Window){ 3, 3, 1, 1 }), PASSES(10, 20),              \
-        { S(ROWS, 4, 4, WIDTH / 16) }, { S(1, 3, 4, 2) })                                       \
-    ROW(conv2d, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ 2, 1 }), UNMEASURED,            \
+    ROW(unfold_3_by_3, op_unfold(tape, x[0], WINDOW(3, 3, 1, 1)), PASSES(10, 20),                  \
+        { S(ROWS, 4, 4, WIDTH / 16) }, { S(1, 3, 4, 2) })                                          \
+    ROW(conv2d, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .stride = 2, .padding = 1 }),   \
+        UNMEASURED,                                                                                \
         { S(2, 5, 4, 3), P(5, 3, 2, 3), P(5) }, { S(1, 4, 5, 1), P(3, 2, 3, 1), P(3) },            \
         { S(3, 29, 31, 5), P(9, 4, 3, 5), P(9) })                                                  \
-    ROW(conv2d_far, op_conv2d(tape, x[0], x[1], NULL, (Conv2dOptions){ 3, 4 }), UNMEASURED,        \
-        { S(2, 3, 4, 2), P(3, 5, 1, 2) }, { S(3, 29, 31, 8), P(16, 5, 1, 8) })                     \
+    ROW(conv2d_far,                                                                                \
+        op_conv2d(tape, x[0], x[1], NULL, (Conv2dOptions){ .stride = 3, .padding = 4 }),           \
+        UNMEASURED, { S(2, 3, 4, 2), P(3, 5, 1, 2) }, { S(3, 29, 31, 8), P(16, 5, 1, 8) })         \
     ROW(conv2d_3_by_3, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .padding = 1 }),         \
         FLOPS(18.0 * 64, 54.0 * 64), { S(SEQUENCES, 32, 32, 32), P(64, 3, 3, 32), P(64) },         \
         { S(1, 3, 4, 2), P(3, 3, 3, 2), P(3) }, { S(5, 28, 28, 16), P(24, 3, 3, 16), P(24) })      \
+    ROW(conv2d_two_directions,                                                                     \
+        op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .stride = 2, .stride_width = 1,         \
+                                                           .padding_height = 2, .padding = 1 }),   \
+        UNMEASURED, { S(2, 4, 5, 2), P(3, 3, 2, 2), P(3) },                                        \
+        { S(3, 19, 23, 8), P(9, 3, 4, 8), P(9) })                                                  \
+    ROW(conv2d_dilated,                                                                            \
+        op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .stride_width = 2, .padding_width = 2,  \
+                                                           .dilation = 2 }),                       \
+        UNMEASURED, { S(2, 5, 4, 2), P(3, 3, 2, 2), P(3) },                                        \
+        { S(3, 19, 23, 8), P(9, 3, 4, 8), P(9) })                                                  \
+    ROW(conv2d_groups,                                                                             \
+        op_conv2d(tape, x[0], x[1], x[2],                                                          \
+                  (Conv2dOptions){ .stride = 2, .padding = 1, .dilation = 2, .groups = 2 }),       \
+        UNMEASURED, { S(2, 4, 5, 4), P(6, 2, 3, 2), P(6) }, { S(1, 4, 5, 2), P(2, 3, 2, 1) },      \
+        { S(3, 19, 23, 10), P(24, 3, 4, 5), P(24) })                                               \
+    ROW(conv2d_depthwise,                                                                          \
+        op_conv2d(tape, x[0], x[1], x[2],                                                          \
+                  (Conv2dOptions){ .padding = 1, .groups = x[0]->shape.size[3] }),                 \
+        PASSES(2, 6), { S(SEQUENCES, 32, 32, 32), P(32, 3, 3, 1), P(32) },                         \
+        { S(2, 3, 4, 3), P(3, 2, 3, 1), P(3) }, { S(1, 3, 4, 2), P(6, 3, 2, 1), P(6) },            \
+        { S(3, 19, 23, 37), P(37, 3, 3, 1), P(37) }, { S(9, 29, 23, 5), P(20, 3, 3, 1) })          \
     ROW(conv2d_with_itself, op_conv2d(tape, x[0], x[0], NULL, (Conv2dOptions){ .padding = 1 }),    \
         UNMEASURED, { P(2, 3, 3, 2) })                                                             \
-    ROW(max_pool, op_max_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.5, 3),                 \
+    ROW(max_pool, op_max_pool(tape, x[0], WINDOW(2, 2, 0, 0)), PASSES(1.5, 3),                     \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
     ROW(causal_convolution,                                                                        \
         op_causal_convolution(tape, x[0], x[1], x[2], (CausalConvolutionOptions){ 0 }, NULL),      \
@@ -544,17 +571,23 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
     ROW(convolution_offsets, convolve_by_offsets(tape, x), UNMEASURED,                             \
         { S(1, 9, 3), P(3, 4), P(3), P(4, 3, 3) }, { S(1, 9, 3), P(3, 4) },                        \
         { S(1, 101, 37), P(37, 3), P(37), P(4, 2, 37) })                                           \
-    ROW(max_pool_overlap, op_max_pool(tape, far_apart(tape, x[0]), (Window){ 3, 2, 1, 1 }),        \
+    ROW(max_pool_overlap, op_max_pool(tape, far_apart(tape, x[0]), WINDOW(3, 2, 1, 1)),            \
         UNMEASURED,                                                                                \
         { S(2, 5, 4, 3) }, { S(1, 1, 1, 1) }, { S(3, 6, 4, 16) }, { S(2, 4, 30, 130) })            \
-    ROW(max_pool_gaps, op_max_pool(tape, far_apart(tape, x[0]), (Window){ 2, 5, 7, 1 }),           \
+    ROW(max_pool_gaps, op_max_pool(tape, far_apart(tape, x[0]), WINDOW(2, 5, 7, 1)),               \
         UNMEASURED,                                                                                \
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
-    ROW(average_pool, op_average_pool(tape, x[0], (Window){ 2, 2, 0, 0 }), PASSES(1.25, 2.5),      \
+    ROW(max_pool_two_directions,                                                                   \
+        op_max_pool(tape, far_apart(tape, x[0]), (Window){ 2, 5, 2, 0, 3, 1, 2 }), UNMEASURED,     \
+        { S(2, 5, 6, 3) }, { S(3, 17, 31, 8) })                                                    \
+    ROW(average_pool_two_directions,                                                               \
+        op_average_pool(tape, x[0], (Window){ 3, 2, 1, 1, 3, 2, 0 }), UNMEASURED,                  \
+        { S(2, 5, 6, 3) }, { S(3, 17, 31, 8) })                                                    \
+    ROW(average_pool, op_average_pool(tape, x[0], WINDOW(2, 2, 0, 0)), PASSES(1.25, 2.5),          \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
-    ROW(average_pool_overlap, op_average_pool(tape, x[0], (Window){ 5, 3, 2, 4 }), UNMEASURED,     \
+    ROW(average_pool_overlap, op_average_pool(tape, x[0], WINDOW(5, 3, 2, 4)), UNMEASURED,         \
         { S(2, 5, 4, 3) }, { S(1, 1, 1, 1) }, { S(3, 6, 4, 16) }, { S(2, 4, 30, 130) })            \
-    ROW(average_pool_gaps, op_average_pool(tape, x[0], (Window){ 2, 5, 7, 0 }), UNMEASURED,        \
+    ROW(average_pool_gaps, op_average_pool(tape, x[0], WINDOW(2, 5, 7, 0)), UNMEASURED,            \
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
     ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(2, 5, 1, 3) },       \
         { S(5, 7, 11) }, { S(3, 67, 5, 83) })                                                      \

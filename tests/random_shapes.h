@@ -124,6 +124,13 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(unfold_far, { S(B_, N_, M_, H_) }) ROW(unfold_padding, { S(B_, N_, M_, H_) })              \
     ROW(unfold_gaps, { S(B_, N_ + 1, M_ + 4, H_) })                                                \
     ROW(conv2d_far, { S(B_, N_, M_, H_), P(K_, 1 + N_ % 4, 1 + M_ % 4, H_) })                      \
+    ROW(conv2d_two_directions, { S(B_, N_, M_ + 1, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })         \
+    ROW(conv2d_dilated, { S(B_, N_ + 4, M_, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                \
+    ROW(conv2d_groups, { S(B_, N_ + 2, M_, 2 * H_), P(2 * K_, 1 + N_ % 3, 2, H_), P(2 * K_) })     \
+    ROW(conv2d_depthwise, { S(B_, N_, M_, K_), P(K_ * H_, 1 + N_ % 3, 2, 1), P(K_ * H_) })         \
+    ROW(unfold_two_directions, { S(B_, N_, M_, H_) })                                              \
+    ROW(max_pool_two_directions, { S(B_, N_ + 2, M_ + 2, K_) })                                    \
+    ROW(average_pool_two_directions, { S(B_, N_, M_, H_) })                                        \
     ROW(conv2d_with_itself, { S(B_, N_, M_, H_) })                                                 \
     ROW(max_pool, { S(B_, N_ + 1, M_ + 1, K_) }) ROW(max_pool_gaps, { S(B_, N_, M_ + 2, K_) })     \
     ROW(average_pool_gaps, { S(B_, N_ + 1, M_ + 4, K_) })                                          \

@@ -39,6 +39,68 @@ TEST(conv2d_sums_products_of_pixels_and_weights)
     tape_free(tape);
 }
 
+/* Each direction has its own; a pooling window of stride 0 its own size. */
+TEST(windows_with_two_strides_and_paddings)
+{
+    begin();
+    const Window window = { 1, 2, 2, 0, 1, 1, 0 };
+    Tensor *x = tape_input(tape, VALUES(1, 2, 3, 4, 5, 6, 7, 8, 9), shape(1, 3, 3, 1));
+    assert_values(op_unfold(tape, x, window), shape(1, 3, 2, 2),
+                  VALUES(0, 0, 0, 0, 4, 5, 5, 6, 0, 0, 0, 0));
+    assert_values(op_average_pool(tape, x, window), shape(1, 3, 2, 1),
+                  VALUES(0, 0, 4.5, 5.5, 0, 0));
+    assert_values(op_max_pool(tape, x, (Window){ 1, 2, 2, 0, 1, 0, 1 }), shape(1, 2, 4, 1),
+                  VALUES(1, 2, 3, 3, 7, 8, 9, 9));
+    assert_values(op_max_pool(tape, x, (Window){ .height = 1, .width = 3 }), shape(1, 3, 1, 1),
+                  VALUES(3, 6, 9));
+    Tensor *weight = tape_input(tape, VALUES(1, 10), shape(1, 1, 2, 1));
+    const Conv2dOptions options = { .stride = 2, .stride_width = 1, .padding_width = 1 };
+    assert_values(op_conv2d(tape, x, weight, NULL, options), shape(1, 2, 4, 1),
+                  VALUES(10, 21, 32, 3, 70, 87, 98, 9));
+    tape_free(tape);
+}
+
+/* Dilated by d, a filter is one of zeros with its weights d apart. */
+TEST(a_dilated_convolution_has_zeros_between_its_weights)
+{
+    enum { H = 9, W = 11, C = 3, O = 5, D = 3 };
+    begin();
+    Tensor *x = normal_input(shape(2, H, W, C));
+    const Real *weights = test_normal(2, O * 3 * 2 * C);
+    Real *wide = test_zeros(O * (2 * D + 1) * (D + 1) * C);
+    for (int o = 0; o < O; o++)
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < 2; j++)
+                memcpy(wide + ((o * (2 * D + 1) + i * D) * (D + 1) + j * D) * C,
+                       weights + ((o * 3 + i) * 2 + j) * C, C * sizeof(Real));
+    Tensor *expected = op_conv2d(tape, x, tape_input(tape, wide, shape(O, 2 * D + 1, D + 1, C)),
+                                 NULL, (Conv2dOptions){ .stride = 2, .padding = 1 });
+    Tensor *out = op_conv2d(tape, x, tape_input(tape, weights, shape(O, 3, 2, C)), NULL,
+                            (Conv2dOptions){ .stride = 2, .padding = 1, .dilation = D });
+    ck_assert_str_eq(shape_text(out->shape).text, shape_text(expected->shape).text);
+    assert_close(test_values(out), test_values(expected), tensor_count(out), 1e-5);
+    tape_free(tape);
+}
+
+/* Filters of a group see its channels alone. */
+TEST(a_grouped_convolution_is_one_per_group)
+{
+    enum { C = 6, O = 9, GROUPS = 3 };
+    begin();
+    Tensor *x = normal_input(shape(2, 5, 7, C)), *parts[GROUPS];
+    Tensor *weight = normal_input(shape(O, 3, 2, C / GROUPS)), *bias = normal_input(shape(O));
+    Conv2dOptions options = { .padding = 1, .stride_width = 2 };
+    for (int g = 0; g < GROUPS; g++)
+        parts[g] = op_conv2d(tape, op_slice(tape, x, -1, g * C / GROUPS, C / GROUPS),
+                             op_slice(tape, weight, 0, g * O / GROUPS, O / GROUPS),
+                             op_slice(tape, bias, 0, g * O / GROUPS, O / GROUPS), options);
+    options.groups = GROUPS;
+    Tensor *out = op_conv2d(tape, x, weight, bias, options);
+    Tensor *expected = op_concat(tape, parts, GROUPS, -1);
+    assert_close(test_values(out), test_values(expected), tensor_count(out), 1e-5);
+    tape_free(tape);
+}
+
 /* With weights [O, height, width, C], a row of op_unfold's windows has the order of weight_o. */
 TEST(conv2d_is_unfold_and_linear)
 {
@@ -46,8 +108,8 @@ TEST(conv2d_is_unfold_and_linear)
     begin();
     Tensor *x = normal_input(shape(B, H, W, C)), *weight = normal_input(shape(O, 3, 4, C));
     Tensor *bias = normal_input(shape(O));
-    Tensor *out = op_conv2d(tape, x, weight, bias, (Conv2dOptions){ 2, 1 });
-    Tensor *expected = op_linear(tape, op_unfold(tape, x, (Window){ 3, 4, 2, 1 }),
+    Tensor *out = op_conv2d(tape, x, weight, bias, (Conv2dOptions){ .stride = 2, .padding = 1 });
+    Tensor *expected = op_linear(tape, op_unfold(tape, x, (Window){ 3, 4, 2, 1, 0, 0, 0 }),
                                  op_reshape(tape, weight, shape(O, 3 * 4 * C)), bias);
     assert_close(test_values(out), test_values(expected), tensor_count(expected), 1e-5);
     tape_free(tape);
@@ -72,6 +134,23 @@ TEST(misuse_of_conv2d_raises)
     assert_raises("op_conv2d: the window is 3 x 3, stride -2, padding 0; expected 1 or more, 1 or "
                   "more (or 0 for the default), 0 to 2^31 - 1",
                   op_conv2d(tape, x, weight, NULL, (Conv2dOptions){ .stride = -2 }));
+    assert_raises("op_conv2d: stride_width is -1, padding_height 0, padding_width 0; expected 1 or "
+                  "more (or 0 for the default), 0 to 2^31 - 1",
+                  op_conv2d(tape, x, weight, NULL, (Conv2dOptions){ .stride_width = -1 }));
+    assert_raises("op_conv2d: dilation is -1, expected 1 to 2^31 - 1 (or 0 for the default)",
+                  op_conv2d(tape, x, weight, NULL, (Conv2dOptions){ .dilation = -1 }));
+    assert_raises("op_conv2d: a window of 3 x 3 does not fit into x, [2,5,6,3], with padding 0, "
+                  "dilated",
+                  op_conv2d(tape, x, weight, NULL, (Conv2dOptions){ .dilation = 3 }));
+    assert_raises("op_conv2d: groups is -1, expected a divisor of 3 channels and 4 filters: x is "
+                  "[2,5,6,3], weight is [4,3,3,3]",
+                  op_conv2d(tape, x, weight, NULL, (Conv2dOptions){ .groups = -1 }));
+    assert_raises("op_conv2d: groups is 3, expected a divisor of 3 channels and 4 filters: x is "
+                  "[2,5,6,3], weight is [4,3,3,3]",
+                  op_conv2d(tape, x, weight, NULL, (Conv2dOptions){ .groups = 3 }));
+    assert_raises(
+        "op_conv2d: weight is [6,3,3,3], expected 1 in its last axis: x is [2,5,6,3]",
+        op_conv2d(tape, x, normal_input(shape(6, 3, 3, 3)), NULL, (Conv2dOptions){ .groups = 3 }));
     tape_free(tape);
 }
 
@@ -248,7 +327,7 @@ TEST(pooling_of_windows_side_by_side)
 TEST(padding_is_never_the_maximum_and_counts_as_zero_in_averages)
 {
     begin();
-    const Window window = { 2, 2, 1, 1 };
+    const Window window = { 2, 2, 1, 1, 0, 0, 0 };
     Tensor *x = tape_variable(tape, VALUES(-1, -2, -2, -2), shape(1, 2, 2, 1));
     Tensor *out = tensor_keep(op_max_pool(tape, x, window));
     assert_values(out, shape(1, 3, 3, 1), VALUES(-1, -1, -2, -1, -1, -2, -2, -2, -2));
@@ -269,12 +348,9 @@ TEST(padding_is_never_the_maximum_and_counts_as_zero_in_averages)
 TEST(nan_and_infinity_in_pooling)
 {
     begin();
-    const Window window = { .height = 1, .width = 3 };
     Tensor *x = tape_variable(tape, VALUES(1, NAN, NAN, -INFINITY, -INFINITY, -INFINITY),
                               shape(1, 1, 6, 1));
-    Tensor *out = tensor_keep(op_max_pool(tape, x, (Window){ 1, 3, 3, 0 }));
-    assert_raises("op_max_pool: the window is 1 x 3, stride 0; expected a square or a stride",
-                  op_max_pool(tape, x, window));
+    Tensor *out = tensor_keep(op_max_pool(tape, x, (Window){ .height = 1, .width = 3 }));
     const Real *values = test_values(out);
     ck_assert(isnan(values[0]));
     ck_assert_double_eq((double)values[1], -(double)INFINITY);
@@ -289,8 +365,9 @@ static double average_of(const Real *x, const int64_t *size, const int64_t *at, 
     double sum = 0;
     for (int64_t i = 0; i < window.height; i++)
         for (int64_t j = 0; j < window.width; j++) {
-            const int64_t h = at[1] * window.stride + i - window.padding;
-            const int64_t w = at[2] * window.stride + j - window.padding;
+            const int64_t stride_x = window.stride_width ? window.stride_width : window.stride;
+            const int64_t h = at[1] * window.stride + i - window.padding - window.padding_height;
+            const int64_t w = at[2] * stride_x + j - window.padding - window.padding_width;
             if (h >= 0 && h < size[1] && w >= 0 && w < size[2])
                 sum += (double)x[((at[0] * size[1] + h) * size[2] + w) * size[3] + at[3]];
         }
@@ -299,7 +376,10 @@ static double average_of(const Real *x, const int64_t *size, const int64_t *at, 
 
 TEST(average_pooling_equals_sums_in_double)
 {
-    const Window windows[] = { { 3, 3, 2, 1 }, { 2, 4, 1, 3 }, { 1, 2, 5, 0 }, { 9, 11, 1, 0 } };
+    const Window windows[] = { { 3, 3, 2, 1, 0, 0, 0 },
+                               { 2, 4, 1, 3, 2, 1, 0 },
+                               { 1, 2, 5, 0, 3, 0, 1 },
+                               { 9, 11, 1, 0, 0, 0, 0 } };
     const int64_t size[] = { 3, 9, 11, 130 };
     const Shape of_x = shape(3, 9, 11, 130);
     begin();
@@ -332,8 +412,8 @@ TEST(averages_and_gradients_over_large_images_are_exact)
     begin();
     const Shape image = shape(1, SIZE, SIZE, 3);
     Tensor *pixels = equal_terms(image);
-    assert_values(op_average_pool(tape, pixels, (Window){ SIZE, SIZE, 1, 0 }), shape(1, 1, 1, 3),
-                  VALUES(1 + 0x1p-9, 1 + 0x1p-9, 1 + 0x1p-9));
+    assert_values(op_average_pool(tape, pixels, (Window){ SIZE, SIZE, 1, 0, 0, 0, 0 }),
+                  shape(1, 1, 1, 3), VALUES(1 + 0x1p-9, 1 + 0x1p-9, 1 + 0x1p-9));
     Real *ones = test_zeros(SIZE * SIZE);
     for (int i = 0; i < SIZE * SIZE; i++)
         ones[i] = 1;
@@ -354,13 +434,13 @@ TEST(windows_may_be_larger_than_the_image)
     const int64_t size = 1 << 20;
     begin();
     Tensor *x = tape_variable(tape, VALUES(1, 5, 2, 3), shape(1, 2, 2, 1));
-    Tensor *out = tensor_keep(op_max_pool(tape, x, (Window){ size, size, 2, size / 2 }));
+    Tensor *out = tensor_keep(op_max_pool(tape, x, (Window){ size, size, 2, size / 2, 0, 0, 0 }));
     assert_values(out, shape(1, 2, 2, 1), VALUES(5, 5, 5, 5));
     tape_backward_from(tape, out, tape_input(tape, VALUES(1, 2, 4, 8), shape(1, 2, 2, 1)));
     assert_values(tensor_gradient(x), shape(1, 2, 2, 1), VALUES(0, 15, 0, 0));
     tape_reset(tape);
     x = tape_input(tape, VALUES(1, 5, 2, 3), shape(1, 2, 2, 1));
-    out = op_average_pool(tape, x, (Window){ size, size, 3, size / 2 });
+    out = op_average_pool(tape, x, (Window){ size, size, 3, size / 2, 0, 0, 0 });
     assert_values(out, shape(1, 1, 1, 1), VALUES((Real)(11.0 / (1LL << 40))));
     tape_free(tape);
 }
@@ -369,22 +449,36 @@ TEST(misuse_of_pooling_raises)
 {
     begin();
     Tensor *x = tape_input(tape, test_normal(1, 24), shape(1, 3, 4, 2));
-    assert_raises("op_max_pool: x is NULL", op_max_pool(tape, NULL, (Window){ 1, 1, 0, 0 }));
-    assert_raises("op_average_pool: x is [24], expected four axes, [B, H, W, C]",
-                  op_average_pool(tape, op_reshape(tape, x, shape(24)), (Window){ 1, 1, 0, 0 }));
+    assert_raises("op_max_pool: x is NULL",
+                  op_max_pool(tape, NULL, (Window){ 1, 1, 0, 0, 0, 0, 0 }));
+    assert_raises(
+        "op_average_pool: x is [24], expected four axes, [B, H, W, C]",
+        op_average_pool(tape, op_reshape(tape, x, shape(24)), (Window){ 1, 1, 0, 0, 0, 0, 0 }));
     assert_raises("op_average_pool: the window is 2 x 2, stride -1, padding 0; expected 1 or more, "
                   "1 or more (or 0 for the default), 0 to 2^31 - 1",
-                  op_average_pool(tape, x, (Window){ 2, 2, -1, 0 }));
+                  op_average_pool(tape, x, (Window){ 2, 2, -1, 0, 0, 0, 0 }));
     assert_raises("op_max_pool: the window is 0 x 0, stride 0, padding 0; expected 1 or more, 1 or "
                   "more (or 0 for the default), 0 to 2^31 - 1",
                   op_max_pool(tape, x, (Window){ .stride = 0 }));
-    assert_raises("shape: a tensor of these 4 sizes would take 2^63 bytes or more",
-                  op_average_pool(tape, x, (Window){ INT32_MAX, INT32_MAX, 1, INT32_MAX / 2 }));
+    assert_raises(
+        "shape: a tensor of these 4 sizes would take 2^63 bytes or more",
+        op_average_pool(tape, x, (Window){ INT32_MAX, INT32_MAX, 1, INT32_MAX / 2, 0, 0, 0 }));
     assert_raises("op_max_pool: a window of 4 x 4 does not fit into x, [1,3,4,2], with padding 0",
                   op_max_pool(tape, x, (Window){ .height = 4, .width = 4 }));
-    assert_raises("op_max_pool: the window is 3 x 2, padding 2; expected a padding of at most half "
-                  "of the window, or a window may have no pixel",
-                  op_max_pool(tape, x, (Window){ 3, 2, 1, 2 }));
+    assert_raises("op_max_pool: the window is 3 x 2, padding 2 x 2; expected a padding of at most "
+                  "half of the window, or a window may have no pixel",
+                  op_max_pool(tape, x, (Window){ 3, 2, 1, 2, 0, 0, 0 }));
+    assert_raises("op_max_pool: the window is 3 x 3, padding 1 x 2; expected a padding of at most "
+                  "half of the window, or a window may have no pixel",
+                  op_max_pool(tape, x, (Window){ 3, 3, 1, 1, 0, 0, 1 }));
+    assert_raises(
+        "op_average_pool: stride_width is 1, padding_height -1, padding_width 0; expected "
+        "1 or more (or 0 for the default), 0 to 2^31 - 1",
+        op_average_pool(tape, x, (Window){ 2, 2, 1, 1, 0, -1, 0 }));
+    assert_raises(
+        "op_average_pool: stride_width is -2, padding_height 0, padding_width 0; expected "
+        "1 or more (or 0 for the default), 0 to 2^31 - 1",
+        op_average_pool(tape, x, (Window){ .height = 2, .width = 2, .stride_width = -2 }));
     tape_free(tape);
 }
 

@@ -1,48 +1,68 @@
-/* conv2d: images x [B, H, W, C] and O filters, weight_o [height, width, C]; s is the stride, p the
- * padding, and x is 0 outside the image (LeCun et al. 1989). Strictly a cross-correlation.
- *   out_byxo = bias_o + sum_ijc x_b,(y s + i - p),(x s + j - p),c weight_oijc
+/* conv2d: images x [B, H, W, C] and O filters, weight_o [height, width, C]; s is the stride and p
+ * the padding, of y those of the height, of x those of the width, d the dilation; x is 0 outside
+ * the image (LeCun et al. 1989). Strictly a cross-correlation.
+ *   out_byxo = bias_o + sum_ijc x_b,(y s + i d - p),(x s + j d - p),c weight_oijc
+ * In groups, weight_o has the C / groups channels of its group; c are these.
  * Backward, g = dL/dout: x_bhwc is multiplied with weight_oijc for the windows [y, x] with
- * y s + i - p = h and x s + j - p = w,
+ * y s + i d - p = h and x s + j d - p = w, and the o of its group,
  *   dx_bhwc <- sum over these y, x, i, j, and o, of g_byxo weight_oijc
- *   dweight_oijc <- sum_byx g_byxo x_b,(y s + i - p),(x s + j - p),c
+ *   dweight_oijc <- sum_byx g_byxo x_b,(y s + i d - p),(x s + j d - p),c
  *   dbias_o <- sum_byx g_byxo
- * The pixels of a window's row i are consecutive in x, and their weights in weight_o: all loops run
- * over such runs of pixels inside the image. Sums are Reals, as in products. */
+ * All loops run over consecutive elements of x, inside the image, that are multiplied with
+ * consecutive weights of a filter: a window's row, or, dilated or in groups, a pixel's channels.
+ * Sums are Reals, as in products. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 #include "ops/shared/rows.h"
 
-/* Row i of window n, without what is outside the image: its first pixel in x, its first weight in a
- * filter, and the number of elements. */
-typedef struct WindowRow {
+/* Of a window, of the first group: the first element in x, its weight's place in a filter, and the
+ * number of elements, 0 outside the image. */
+typedef struct WindowRun {
     int64_t pixels, weights, length;
-} WindowRow;
+} WindowRun;
 
-static WindowRow window_row(const Windows *w, int64_t n, int64_t i)
+static bool rows_are_runs(const Convolution *c)
 {
-    const int64_t y = n / w->columns, x = n % w->columns;
-    const int64_t h = y % w->rows * w->stride + i - w->padding;
-    const Interval inside = pixels_of_window(w, x, w->width, w->W);
+    return c->windows.dilation == 1 && c->groups == 1;
+}
+
+static int64_t runs_per_row(const Convolution *c)
+{
+    return rows_are_runs(c) ? 1 : c->windows.width;
+}
+
+/* Run r of window n, of height runs_per_row(c) */
+static WindowRun window_run(const Convolution *c, int64_t n, int64_t r)
+{
+    const Windows *w = &c->windows;
+    const int64_t i = r / runs_per_row(c);
+    int64_t j = r % runs_per_row(c);
+    const int64_t y = n / w->columns, x = n % w->columns, channels = group_channels(c);
+    const int64_t h = y % w->rows * w->stride_y + i * w->dilation - w->padding_y;
+    const int64_t left = x * w->stride_x - w->padding_x;
+    Interval inside = columns_of_window(w, x);
+    if (!rows_are_runs(c))
+        inside = pixels_inside(left + j * w->dilation, 1, w->W);
     if (h < 0 || h >= w->H || inside.first >= inside.end)
-        return (WindowRow){ 0, 0, 0 };
-    const int64_t j = inside.first - (x * w->stride - w->padding);
-    return (WindowRow){ ((y / w->rows * w->H + h) * w->W + inside.first) * w->C,
-                        (i * w->width + j) * w->C, (inside.end - inside.first) * w->C };
+        return (WindowRun){ 0, 0, 0 };
+    if (rows_are_runs(c))
+        j = inside.first - left;
+    return (WindowRun){ ((y / w->rows * w->H + h) * w->W + inside.first) * w->C,
+                        (i * w->width + j) * channels, (inside.end - inside.first) * channels };
 }
 
 void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Real *bias,
                           Convolution c)
 {
-    const Windows *w = &c.windows;
-    const int64_t O = c.O, size = window_size(w);
-    EACH_ROW(n, windows_count(w), O * size) {
+    const int64_t O = c.O, size = filter_size(&c), runs = c.windows.height * runs_per_row(&c);
+    EACH_ROW(n, windows_count(&c.windows), O * size) {
         for (int64_t o = 0; o < O; o++)
             out[n * O + o] = bias ? bias[o] : 0;
-        for (int64_t i = 0; i < w->height; i++) {
-            const WindowRow row = window_row(w, n, i);
-            for (int64_t o = 0; o < O; o++)
-                out[n * O + o] +=
-                    (Real)row_dot(x + row.pixels, weight + o * size + row.weights, row.length);
+        for (int64_t r = 0; r < runs; r++) {
+            const WindowRun run = window_run(&c, n, r);
+            for (int64_t o = 0; o < (run.length ? O : 0); o++)
+                out[n * O + o] += (Real)row_dot(x + run.pixels + first_channel(&c, o),
+                                                weight + o * size + run.weights, run.length);
         }
     }
 }
@@ -50,37 +70,39 @@ void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Re
 void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
     const Windows *w = &c.windows;
-    const int64_t O = c.O, size = window_size(w), image = w->H * w->W * w->C;
-    const int64_t per_image = w->rows * w->columns;
+    const int64_t O = c.O, size = filter_size(&c), runs = w->height * runs_per_row(&c);
+    const int64_t per_image = w->rows * w->columns, image = w->H * w->W * w->C;
     EACH_ROW(b, w->B, per_image * O * size) {
         if (!dx.accumulate)
             memset(dx.data + b * image, 0, (size_t)image * sizeof *dx.data);
-        for (int64_t n = b * per_image; n < (b + 1) * per_image; n++)
-            for (int64_t i = 0; i < w->height; i++) {
-                const WindowRow row = window_row(w, n, i);
-                for (int64_t o = 0; o < O; o++)
-                    PRAGMA(omp simd)
-                for (int64_t k = 0; k < row.length; k++)
-                    dx.data[row.pixels + k] += dout[n * O + o] * weight[o * size + row.weights + k];
+        for (int64_t at = b * per_image * runs; at < (b + 1) * per_image * runs; at++) {
+            const int64_t n = at / runs, r = at % runs;
+            const WindowRun run = window_run(&c, n, r);
+            for (int64_t o = 0; o < (run.length ? O : 0); o++) {
+                Real *to = dx.data + run.pixels + first_channel(&c, o);
+                PRAGMA(omp simd)
+                for (int64_t k = 0; k < run.length; k++)
+                    to[k] += dout[n * O + o] * weight[o * size + run.weights + k];
             }
+        }
     }
 }
 
 void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real *x, Convolution c)
 {
-    const Windows *w = &c.windows;
-    const int64_t O = c.O, size = window_size(w);
+    const int64_t O = c.O, size = filter_size(&c), runs = c.windows.height * runs_per_row(&c);
     double *sums = (double *)(void *)device_workspace(2 * O * size);
-    EACH_ROW(o, O, windows_count(w) * size) {
+    EACH_ROW(o, O, windows_count(&c.windows) * size) {
         double *sum = sums + o * size;
         memset(sum, 0, (size_t)size * sizeof *sum);
-        for (int64_t n = 0; n < windows_count(w); n++)
-            for (int64_t i = 0; i < w->height; i++) {
-                const WindowRow row = window_row(w, n, i);
-                PRAGMA(omp simd)
-                for (int64_t k = 0; k < row.length; k++)
-                    sum[row.weights + k] += dout[n * O + o] * x[row.pixels + k];
-            }
+        for (int64_t at = 0; at < windows_count(&c.windows) * runs; at++) {
+            const int64_t n = at / runs, r = at % runs;
+            const WindowRun run = window_run(&c, n, r);
+            const Real *from = x + run.pixels + first_channel(&c, o);
+            PRAGMA(omp simd)
+            for (int64_t k = 0; k < run.length; k++)
+                sum[run.weights + k] += dout[n * O + o] * from[k];
+        }
         for (int64_t k = 0; k < size; k++)
             gradient_add(dweight, o * size + k, (Real)sum[k]);
     }
@@ -104,27 +126,48 @@ static void conv2d_backward(Node *node)
         kernels->column_sums(dbias, dout, windows_count(&c.windows), c.O);
 }
 
-Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options)
+static Convolution convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
+                                  Conv2dOptions options)
 {
     tape_use(tape, "op_conv2d: x", x);
     tape_use_real(tape, "op_conv2d: weight", weight);
     const int64_t *size = weight->shape.size, O = size[0];
+    const int64_t groups = options.groups ? options.groups : 1;
     if (weight->shape.rank != 4)
         tape_error(tape, "op_conv2d: weight %s, expected four axes, [O, height, width, C]",
                    tensor_text(weight).text);
-    const Windows windows = windows_over(
-        tape, "op_conv2d", x, (Window){ size[1], size[2], options.stride, options.padding });
-    if (size[3] != windows.C)
+    const Window window = { .height = size[1],
+                            .width = size[2],
+                            .stride = options.stride,
+                            .padding = options.padding,
+                            .stride_width = options.stride_width,
+                            .padding_height = options.padding_height,
+                            .padding_width = options.padding_width };
+    const Windows windows =
+        windows_over(tape, "op_conv2d", x, window, options.dilation ? options.dilation : 1);
+    if (groups < 1 || windows.C % groups != 0 || O % groups != 0)
+        tape_error(tape,
+                   "op_conv2d: groups is %lld, expected a divisor of %lld channels and %lld "
+                   "filters: x %s, weight %s",
+                   (long long)groups, (long long)windows.C, (long long)O, tensor_text(x).text,
+                   tensor_text(weight).text);
+    if (size[3] != windows.C / groups)
         tape_error(tape, "op_conv2d: weight %s, expected %lld in its last axis: x %s",
-                   tensor_text(weight).text, (long long)windows.C, tensor_text(x).text);
+                   tensor_text(weight).text, (long long)(windows.C / groups), tensor_text(x).text);
     if (bias)
         tape_use_real(tape, "op_conv2d: bias", bias);
     if (bias && !shape_equal(bias->shape, shape(O)))
         tape_error(tape, "op_conv2d: bias %s, expected [%lld]: weight %s", tensor_text(bias).text,
                    (long long)O, tensor_text(weight).text);
-    const Convolution c = { windows, O, tape_precision(tape) };
+    return (Convolution){ windows, O, groups, tape_precision(tape) };
+}
+
+Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options)
+{
+    const Convolution c = convolution_of(tape, x, weight, bias, options);
+    const Windows *w = &c.windows;
     x = op_cast(tape, x, product_type(tape));
-    Tensor *out = tape_tensor_of(tape, x->type, shape(windows.B, windows.rows, windows.columns, O));
+    Tensor *out = tape_tensor_of(tape, x->type, shape(w->B, w->rows, w->columns, c.O));
     kernels_of(x)->conv2d_forward(out->data, x->data, weight->data, bias ? bias->data : NULL, c);
     tape_record(tape, (Node){ "op_conv2d", conv2d_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .attributes = tape_save(tape, &c, sizeof c) });

@@ -1,5 +1,6 @@
-/* max_pool and average_pool: windows of images x [B, H, W, C], s the stride, p the padding; the
- * pixels of window [y, x] are h, w with
+/* max_pool and average_pool: windows of images x [B, H, W, C], s the stride, p the padding, of y
+ * and h those of the height, of x and w those of the width; the pixels of window [y, x] are h, w
+ * with
  *   0 <= h - (y s - p) < height,  0 <= w - (x s - p) < width,  inside the image
  *   max:      index[b, y, x, c] = the first h W + w with the largest x[b, h, w, c], or with a NaN
  *             out[b, y, x, c] = x[b, index[b, y, x, c], c]
@@ -16,8 +17,8 @@ void max_pool_plain(Real *out, int32_t *index, const Real *x, Windows s)
 {
     EACH_ROW(item, s.B * s.rows * s.columns * s.C, s.height * s.width) {
         const int64_t c = item % s.C, window = item / s.C, row = window / s.columns;
-        const Interval h = pixels_of_window(&s, row % s.rows, s.height, s.H);
-        const Interval w = pixels_of_window(&s, window % s.columns, s.width, s.W);
+        const Interval h = rows_of_window(&s, row % s.rows);
+        const Interval w = columns_of_window(&s, window % s.columns);
         const Real *x_bc = x + row / s.rows * s.H * s.W * s.C + c;
         int64_t first = h.first * s.W + w.first;
         for (int64_t i = h.first; i < h.end; i++)
@@ -35,8 +36,8 @@ void average_pool_plain(Real *out, const Real *x, Windows s)
 {
     EACH_ROW(item, s.B * s.rows * s.columns * s.C, s.height * s.width) {
         const int64_t c = item % s.C, window = item / s.C, row = window / s.columns;
-        const Interval h = pixels_of_window(&s, row % s.rows, s.height, s.H);
-        const Interval w = pixels_of_window(&s, window % s.columns, s.width, s.W);
+        const Interval h = rows_of_window(&s, row % s.rows);
+        const Interval w = columns_of_window(&s, window % s.columns);
         const Real *x_bc = x + row / s.rows * s.H * s.W * s.C + c;
         double sum = 0;
         for (int64_t i = h.first; i < h.end; i++)
@@ -51,8 +52,8 @@ void pool_backward_plain(Gradient dx, const Real *dout, const int32_t *index, Wi
     EACH_ROW(item, s.B * s.H * s.W * s.C, 4) { /* about 4 windows per pixel */
         const int64_t c = item % s.C, pixel = item / s.C % (s.H * s.W);
         const int64_t b = item / s.C / (s.H * s.W);
-        const Interval y = windows_of_pixel(&s, pixel / s.W, s.height, s.rows);
-        const Interval x = windows_of_pixel(&s, pixel % s.W, s.width, s.columns);
+        const Interval y = windows_of_row(&s, pixel / s.W);
+        const Interval x = windows_of_column(&s, pixel % s.W);
         double sum = 0;
         for (int64_t i = y.first; i < y.end; i++)
             for (int64_t j = x.first; j < x.end; j++) {
@@ -83,23 +84,24 @@ static Tensor *pooled(Tape *tape, const char *operation, Tensor *x, Tensor *out,
 /* The windows; a stride of 0 means the window's size. */
 static Windows pool_windows(Tape *tape, const char *operation, const Tensor *x, Window window)
 {
-    if (window.stride == 0 && window.height != window.width)
-        tape_error(tape, "%s: the window is %lld x %lld, stride 0; expected a square or a stride",
-                   operation, (long long)window.height, (long long)window.width);
+    if (window.stride_width == 0)
+        window.stride_width = window.stride ? window.stride : window.width;
     if (window.stride == 0)
         window.stride = window.height;
-    return windows_over(tape, operation, x, window);
+    return windows_over(tape, operation, x, window, 1);
 }
 
 Tensor *op_max_pool(Tape *tape, Tensor *x, Window window)
 {
     tape_use(tape, "op_max_pool: x", x);
     const Windows s = pool_windows(tape, "op_max_pool", x, window);
-    if (s.padding > s.height / 2 || s.padding > s.width / 2)
-        tape_error(tape,
-                   "op_max_pool: the window is %lld x %lld, padding %lld; expected a padding of at "
-                   "most half of the window, or a window may have no pixel",
-                   (long long)s.height, (long long)s.width, (long long)s.padding);
+    if (s.padding_y > s.height / 2 || s.padding_x > s.width / 2)
+        tape_error(
+            tape,
+            "op_max_pool: the window is %lld x %lld, padding %lld x %lld; expected a padding "
+            "of at most half of the window, or a window may have no pixel",
+            (long long)s.height, (long long)s.width, (long long)s.padding_y,
+            (long long)s.padding_x);
     if (s.H * s.W > INT32_MAX)
         tape_error(tape, "op_max_pool: x %s, expected at most 2^31 - 1 pixels per image",
                    tensor_text(x).text);

@@ -1,5 +1,5 @@
 /* unfold (im2col): the windows of images x [B, H, W, C] as rows of a matrix, s the stride, p the
- * padding:
+ * padding, of y those of the height, of x those of the width:
  *   out[b, y, x, i, j, c] = x[b, y s + i - p, x s + j - p, c], or 0 outside the image
  * for i < height, j < width. A convolution is the product of this matrix with the weights.
  * Backward (fold), g = dL/dout: a pixel [h, w] is in the windows y with y s + i - p = h, and x with
@@ -14,8 +14,8 @@ void unfold_plain(Real *out, const Real *x, Windows u)
 {
     EACH_ROW(window, u.B * u.rows * u.columns, u.height * u.width * u.C) {
         const int64_t b = window / u.columns / u.rows;
-        const int64_t top = window / u.columns % u.rows * u.stride - u.padding;
-        const int64_t left = window % u.columns * u.stride - u.padding;
+        const int64_t top = window / u.columns % u.rows * u.stride_y - u.padding_y;
+        const int64_t left = window % u.columns * u.stride_x - u.padding_x;
         Real *to = out + window * u.height * u.width * u.C;
         for (int64_t h = top; h < top + u.height; h++)
             for (int64_t w = left; w < left + u.width; w++, to += u.C)
@@ -33,10 +33,10 @@ static double fold_element(const Real *dout, const Windows *u, int64_t pixel, in
     double sum = 0;
     for (int64_t i = 0; i < u->height; i++)
         for (int64_t j = 0; j < u->width; j++) {
-            const int64_t down = h + u->padding - i, right = w + u->padding - j;
-            const int64_t y = down / u->stride, x = right / u->stride;
-            if (down >= 0 && down % u->stride == 0 && y < u->rows && right >= 0 &&
-                right % u->stride == 0 && x < u->columns)
+            const int64_t down = h + u->padding_y - i, right = w + u->padding_x - j;
+            const int64_t y = down / u->stride_y, x = right / u->stride_x;
+            if (down >= 0 && down % u->stride_y == 0 && y < u->rows && right >= 0 &&
+                right % u->stride_x == 0 && x < u->columns)
                 sum +=
                     dout[((((b * u->rows + y) * u->columns + x) * u->height + i) * u->width + j) *
                              u->C +
@@ -62,7 +62,7 @@ static void unfold_backward(Node *node)
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
 {
     tape_use(tape, "op_unfold: x", x);
-    const Windows u = windows_over(tape, "op_unfold", x, window);
+    const Windows u = windows_over(tape, "op_unfold", x, window, 1);
     Tensor *out =
         tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
     kernels_of(x)->unfold(out->data, x->data, u);

@@ -39,7 +39,8 @@ Tensor *layernorm_constant(Tape *tape, const Tensor *x, Real value);
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, double eps);
 
-/* The arguments; statistics has those of the forward pass. bias may be NULL in the backward pass. */
+/* The arguments; statistics has those of the forward pass. bias may be NULL in the backward
+ * pass. */
 NormArguments layernorm_arguments(const Tensor *x, const Tensor *weight, const Tensor *bias,
                                   const Tensor *statistics, double eps);
 

@@ -52,7 +52,7 @@ typedef struct Copied {
     int count;
 } Copied;
 
-static void note_bounds(const Copied *copied)
+static void note_copied_bounds(const Copied *copied)
 {
     IntegerBounds bounds = tensor_root(copied->from[0])->bounds;
     for (int t = 0; t < copied->count; t++)
@@ -60,10 +60,10 @@ static void note_bounds(const Copied *copied)
     copied->out->bounds = bounds;
 }
 
-static void before_replay(void *context)
+static void check_before_replay(void *context)
 {
     const Copied *copied = context;
-    note_bounds(copied);
+    note_copied_bounds(copied);
     check_bounds_in(copied->tape, copied->operation, "the integers", "the result",
                     copied->out->bounds, copied->out->required_bounds);
 }
@@ -71,11 +71,11 @@ static void before_replay(void *context)
 void note_copied(Tape *tape, const char *operation, Tensor *out, Tensor *const *from, int count)
 {
     Copied copied = { tape, operation, out, from, count };
-    note_bounds(&copied);
+    note_copied_bounds(&copied);
     if (!device_is_capturing(out->device))
         return;
     copied.from = tape_save(tape, from, (size_t)count * sizeof(Tensor *));
     device_captures(out->device)
-        ->before_replay(out->device, before_replay,
+        ->before_replay(out->device, check_before_replay,
                         (void *)(uintptr_t)tape_save(tape, &copied, sizeof copied));
 }

@@ -2,36 +2,64 @@
 
 #include "ops/shared/internal.h"
 
-Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window)
+static bool in_range(int64_t value, int64_t low)
 {
-    const int64_t *size = x->shape.size, s = window.stride ? window.stride : 1;
-    if (x->shape.rank != 4)
-        tape_error(tape, "%s: x %s, expected four axes, [B, H, W, C]", operation,
-                   tensor_text(x).text);
-    if (window.height < 1 || window.width < 1 || s < 1 || window.padding < 0 ||
-        window.padding > INT32_MAX)
+    return value >= low && value <= INT32_MAX;
+}
+
+static void check_fields(Tape *tape, const char *operation, Window w, int64_t dilation)
+{
+    if (w.height < 1 || w.width < 1 || w.stride < 0 || !in_range(w.padding, 0))
         tape_error(tape,
                    "%s: the window is %lld x %lld, stride %lld, padding %lld; expected 1 or more, "
                    "1 or more (or 0 for the default), 0 to 2^31 - 1",
-                   operation, (long long)window.height, (long long)window.width,
-                   (long long)window.stride, (long long)window.padding);
-    const int64_t down = size[1] + 2 * window.padding - window.height;
-    const int64_t right = size[2] + 2 * window.padding - window.width;
-    if (down < 0 || right < 0)
-        tape_error(tape, "%s: a window of %lld x %lld does not fit into x, %s, with padding %lld",
-                   operation, (long long)window.height, (long long)window.width,
-                   shape_text(x->shape).text, (long long)window.padding);
-    const int64_t rows = down / s + 1, columns = right / s + 1;
-    const int64_t windows = shape_count(shape(size[0], rows, columns)); /* raise if they overflow */
-    shape_count(shape(windows, window.height, window.width, size[3]));
-    return (Windows){ .B = size[0],
-                      .H = size[1],
-                      .W = size[2],
-                      .C = size[3],
-                      .rows = rows,
-                      .columns = columns,
-                      .height = window.height,
-                      .width = window.width,
-                      .stride = s,
-                      .padding = window.padding };
+                   operation, (long long)w.height, (long long)w.width, (long long)w.stride,
+                   (long long)w.padding);
+    if (w.stride_width < 0 || !in_range(w.padding_height, 0) || !in_range(w.padding_width, 0))
+        tape_error(tape,
+                   "%s: stride_width is %lld, padding_height %lld, padding_width %lld; expected 1 "
+                   "or more (or 0 for the default), 0 to 2^31 - 1",
+                   operation, (long long)w.stride_width, (long long)w.padding_height,
+                   (long long)w.padding_width);
+    if (!in_range(dilation, 1))
+        tape_error(tape, "%s: dilation is %lld, expected 1 to 2^31 - 1 (or 0 for the default)",
+                   operation, (long long)dilation);
+}
+
+/* The number of windows along an axis of x with `size` pixels; a window has `length`. */
+static int64_t windows_along(Tape *tape, const char *operation, const Tensor *x, const Windows *w,
+                             int64_t size, int64_t length, int64_t stride, int64_t padding)
+{
+    const int64_t last = size + 2 * padding - 1; /* pixel */
+    if (length - 1 > last / w->dilation)
+        tape_error(tape, "%s: a window of %lld x %lld does not fit into x, %s, with padding %lld%s",
+                   operation, (long long)w->height, (long long)w->width, shape_text(x->shape).text,
+                   (long long)padding, w->dilation > 1 ? ", dilated" : "");
+    return (last - (length - 1) * w->dilation) / stride + 1;
+}
+
+Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window,
+                     int64_t dilation)
+{
+    const int64_t *size = x->shape.size, stride = window.stride ? window.stride : 1;
+    if (x->shape.rank != 4)
+        tape_error(tape, "%s: x %s, expected four axes, [B, H, W, C]", operation,
+                   tensor_text(x).text);
+    check_fields(tape, operation, window, dilation);
+    Windows w = { .B = size[0],
+                  .H = size[1],
+                  .W = size[2],
+                  .C = size[3],
+                  .height = window.height,
+                  .width = window.width,
+                  .stride_y = stride,
+                  .stride_x = window.stride_width ? window.stride_width : stride,
+                  .padding_y = window.padding + window.padding_height,
+                  .padding_x = window.padding + window.padding_width,
+                  .dilation = dilation };
+    w.rows = windows_along(tape, operation, x, &w, w.H, w.height, w.stride_y, w.padding_y);
+    w.columns = windows_along(tape, operation, x, &w, w.W, w.width, w.stride_x, w.padding_x);
+    const int64_t windows = shape_count(shape(w.B, w.rows, w.columns)); /* raise if they overflow */
+    shape_count(shape(windows, w.height, w.width, w.C));
+    return w;
 }

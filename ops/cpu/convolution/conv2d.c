@@ -3,7 +3,9 @@
  *   forward   out [n, O] = windows weight^T + bias
  *   dx        dout [n, O] weight = the windows' gradients, which are added to their pixels
  *   dweight   dout^T [O, n] windows, summed by each thread over its blocks: in Real over at most
- *             4096 windows, and of these runs in double */
+ *             4096 windows, and of these runs in double
+ * Groups have kernels of their own: grouped.c. */
+#include "ops/cpu/convolution/grouped.h"
 #include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/tiles.h"
@@ -29,20 +31,22 @@ ALWAYS_INLINE void move_run(bool add, Real *restrict window, Real *restrict x, i
     }
 }
 
-/* windows [n, size] = the windows of x from `first` on; or with add x += them, pixel by pixel. */
+/* windows [n, size] = the windows of x from `first` on; or with add x += them, pixel by pixel. A
+ * run is a window's row or, dilated, a pixel. */
 ALWAYS_INLINE void move_windows(bool add, Real *windows, Real *x, const Windows *w, int64_t first,
                                 int64_t n)
 {
-    const int64_t length = w->width * w->C, size = window_size(w), step = w->stride * w->C;
+    const int64_t runs = w->dilation == 1 ? 1 : w->width; /* per row */
+    const int64_t length = w->width / runs * w->C, size = window_size(w), step = w->stride_x * w->C;
     for (int64_t k = 0, count; k < n; k += count) { /* windows of one row of an image */
         const int64_t row = (first + k) / w->columns, column = (first + k) % w->columns;
-        const int64_t top = row % w->rows * w->stride - w->padding;
+        const int64_t top = row % w->rows * w->stride_y - w->padding_y;
         count = minimum(w->columns - column, n - k);
-        for (int64_t i = 0; i < w->height; i++) {
-            const int64_t h = top + i, end = w->W * w->C;
-            Real *to = windows + k * size + i * length;
+        for (int64_t r = 0; r < w->height * runs; r++) {
+            const int64_t h = top + r / runs * w->dilation, end = w->W * w->C;
+            Real *to = windows + k * size + r * length;
             Real *line = x + (row / w->rows * w->H + h) * end;
-            int64_t left = column * step - w->padding * w->C;
+            int64_t left = column * step + (r % runs * w->dilation - w->padding_x) * w->C;
             for (int64_t c = 0; c < count; c++, to += size, left += step) {
                 const int64_t begin = maximum(-left, 0), stop = minimum(length, end - left);
                 const bool outside = h < 0 || h >= w->H || begin >= stop;
@@ -106,6 +110,10 @@ static double cost(Convolution c)
 void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real *bias,
                         Convolution c)
 {
+    if (c.groups > 1) {
+        grouped_forward(out, x, weight, bias, &c);
+        return;
+    }
     const Windows *w = &c.windows;
     const int64_t O = c.O, count = windows_count(w), block = block_windows(w);
     const int64_t blocks = (count + block - 1) / block, threads = device_threads();
@@ -132,6 +140,10 @@ void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real
 /* Windows of one image overlap: an image belongs to one thread. */
 void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
+    if (c.groups > 1) {
+        grouped_backward_x(dx, dout, weight, &c);
+        return;
+    }
     const Windows *w = &c.windows;
     const int64_t O = c.O, image = w->H * w->W * w->C, per_image = w->rows * w->columns;
     const int64_t block = block_windows(w), threads = device_threads();
@@ -158,6 +170,10 @@ void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Co
 
 void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *x, Convolution c)
 {
+    if (c.groups > 1) {
+        grouped_backward_weight(dweight, dout, x, &c);
+        return;
+    }
     enum { RUN = 4096 };
     const Windows *w = &c.windows;
     const int64_t O = c.O, size = window_size(w), count = windows_count(w);

@@ -83,8 +83,8 @@ ALWAYS_INLINE void pool_as(int T, bool many, Real *out, int32_t *index, const Re
     PRAGMA(omp parallel for schedule(static) num_threads(threads))
     for (int64_t window = 0; window < windows; window++) {
         const int64_t row = window / s->columns, image = row / s->rows * s->H * s->W * C;
-        const Interval h = pixels_of_window(s, row % s->rows, s->height, s->H);
-        const Interval w = pixels_of_window(s, window % s->columns, s->width, s->W);
+        const Interval h = rows_of_window(s, row % s->rows);
+        const Interval w = columns_of_window(s, window % s->columns);
         for (int64_t c = 0; c < C; c += POOL_BLOCK) {
             Real *to = elements_at(T, out, window * C + c);
             const Real *from = elements_at(T, x, image + c);
@@ -126,10 +126,10 @@ ALWAYS_INLINE void pool_backward_as(int T, Gradient dx, const Real *dout, const 
                num_threads(threads_for(s->B * s->H * s->W * s->C, 0.5)))
     for (int64_t row = 0; row < s->B * s->H; row++) {
         const int64_t h = row % s->H, image = row / s->H * s->rows * s->columns * s->C;
-        const Interval y = windows_of_pixel(s, h, s->height, s->rows);
+        const Interval y = windows_of_row(s, h);
         const Real *g = elements_at(T, dout, image);
         for (int64_t w = 0; w < s->W; w++) {
-            const Interval x = windows_of_pixel(s, w, s->width, s->columns);
+            const Interval x = windows_of_column(s, w);
             const Gradient to = { elements_at(T, dx.data, (row * s->W + w) * s->C), dx.accumulate };
             if (index)
                 sum_of_windows(T, to, g, index + image, s, y, x, (int32_t)(h * s->W + w));

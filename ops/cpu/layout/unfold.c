@@ -15,7 +15,7 @@ static int64_t clamped_index(int64_t i, int64_t low, int64_t high)
 
 static Inside inside(const Windows *u, int64_t x)
 {
-    const int64_t left = u->padding - x * u->stride;
+    const int64_t left = u->padding_x - x * u->stride_x;
     return (Inside){ clamped_index(left, 0, u->width), clamped_index(u->W + left, 0, u->width) };
 }
 
@@ -29,14 +29,14 @@ void unfold_bf16(Real *out, const Real *x, Windows u)
         for (int64_t column = 0; column < u.columns; column++)
             for (int64_t i = 0; i < u.height; i++) {
                 Real *to = elements_at(T, out, (row * u.columns + column) * window + i * run);
-                const int64_t h = row % u.rows * u.stride + i - u.padding;
+                const int64_t h = row % u.rows * u.stride_y + i - u.padding_y;
                 const Inside in = inside(&u, column);
                 const bool whole = h >= 0 && h < u.H && in.end - in.first == u.width;
                 if (!whole)
                     memset(to, 0, (size_t)run * element_bytes(T));
                 if (h < 0 || h >= u.H || in.first >= in.end)
                     continue;
-                const int64_t w = column * u.stride + in.first - u.padding;
+                const int64_t w = column * u.stride_x + in.first - u.padding_x;
                 memcpy(elements_at(T, to, in.first * u.C),
                        elements_at(T, x, ((row / u.rows * u.H + h) * u.W + w) * u.C),
                        (size_t)((in.end - in.first) * u.C) * element_bytes(T));
@@ -48,12 +48,12 @@ ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const 
                             const Windows *u, int64_t h)
 {
     const int64_t run = u->width * u->C, window = u->height * run;
-    const int64_t stride = u->stride * u->C, padding = u->padding * u->C;
+    const int64_t stride = u->stride_x * u->C, padding = u->padding_x * u->C;
     const int64_t first_x = clamped_index((first + padding - run) / stride, 0, u->columns);
     const int64_t end_x = clamped_index((end + padding) / stride + 1, 0, u->columns);
     for (int64_t i = 0; i < u->height; i++) {
-        const int64_t t = h + u->padding - i, y = t / u->stride;
-        if (t < 0 || t % u->stride || y >= u->rows)
+        const int64_t t = h + u->padding_y - i, y = t / u->stride_y;
+        if (t < 0 || t % u->stride_y || y >= u->rows)
             continue;
         for (int64_t x = first_x; x < end_x; x++) {
             const int64_t left = x * stride - padding; /* of the window in the row */

@@ -1,4 +1,6 @@
-/* conv2d on CUDA, as matrix products by cuBLAS: the windows of some images at a time (unfold). */
+/* conv2d on CUDA, as matrix products by cuBLAS: the windows of some images at a time (unfold).
+ * Groups have kernels of their own: grouped.cu. */
+#include "ops/cuda/convolution/grouped.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
@@ -57,6 +59,10 @@ static Real *weight_copy(TensorType type, const Real *weight, const Convolution 
 void conv2d_forward_cuda(TensorType type, Real *out, const Real *x, const Real *weight,
                          const Real *bias, Convolution c)
 {
+    if (c.groups > 1) {
+        grouped_forward_cuda(type, out, x, weight, bias, c);
+        return;
+    }
     Real *windows = windows_workspace(&c), *copy = weight_copy(type, weight, &c);
     Chunk chunk;
     for (int64_t next = 0; next_chunk(&chunk, &c, &next);) {
@@ -74,6 +80,10 @@ void conv2d_forward_cuda(TensorType type, Real *out, const Real *x, const Real *
 void conv2d_backward_x_cuda(TensorType type, Gradient dx, const Real *dout, const Real *weight,
                             Convolution c)
 {
+    if (c.groups > 1) {
+        grouped_backward_x_cuda(type, dx, dout, weight, c);
+        return;
+    }
     Real *windows = windows_workspace(&c), *copy = weight_copy(type, weight, &c);
     Chunk chunk;
     for (int64_t next = 0; next_chunk(&chunk, &c, &next);) {
@@ -91,6 +101,10 @@ void conv2d_backward_x_cuda(TensorType type, Gradient dx, const Real *dout, cons
 void conv2d_backward_weight_cuda(TensorType type, Gradient dweight, const Real *dout, const Real *x,
                                  Convolution c)
 {
+    if (c.groups > 1) {
+        grouped_backward_weight_cuda(type, dweight, dout, x, c);
+        return;
+    }
     Real *windows = windows_workspace(&c);
     Chunk chunk;
     for (int64_t next = 0; next_chunk(&chunk, &c, &next); dweight.accumulate = true) {

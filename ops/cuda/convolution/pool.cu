@@ -7,8 +7,8 @@ template <typename T> __global__ void max_pool_kernel(T *out, int32_t *index, co
     GRID_FOR(e, s.B * s.rows * s.columns * s.C) {
         const int64_t window = quotient(e, s.C), row = quotient(window, s.columns);
         const int64_t b = quotient(row, s.rows);
-        const Interval h = pixels_of_window(&s, row - b * s.rows, s.height, s.H);
-        const Interval w = pixels_of_window(&s, window - row * s.columns, s.width, s.W);
+        const Interval h = rows_of_window(&s, row - b * s.rows);
+        const Interval w = columns_of_window(&s, window - row * s.columns);
         const T *image = x + b * s.H * s.W * s.C + e - window * s.C;
         int64_t first = h.first * s.W + w.first;
         Real max = load(&image[first * s.C]);
@@ -39,8 +39,8 @@ template <typename T> struct PoolSum {
     {
         const int64_t window = quotient(e, s.C), row = quotient(window, s.columns);
         const int64_t b = quotient(row, s.rows);
-        const Interval h = pixels_of_window(&s, row - b * s.rows, s.height, s.H);
-        const Interval w = pixels_of_window(&s, window - row * s.columns, s.width, s.W);
+        const Interval h = rows_of_window(&s, row - b * s.rows);
+        const Interval w = columns_of_window(&s, window - row * s.columns);
         const T *image = x + b * s.H * s.W * s.C + e - window * s.C;
         Reals<LANES> sum = {}, lost = {};
         for (int64_t i = h.first; i < h.end; i++) {
@@ -80,8 +80,8 @@ template <typename T> struct PoolGradient {
     {
         const int64_t p = quotient(e, s.C), line = quotient(p, s.W), b = quotient(line, s.H);
         const int64_t h = line - b * s.H, w = p - line * s.W;
-        const Interval y = windows_of_pixel(&s, h, s.height, s.rows);
-        const Interval x = windows_of_pixel(&s, w, s.width, s.columns);
+        const Interval y = windows_of_row(&s, h);
+        const Interval x = windows_of_column(&s, w);
         Reals<LANES> sum = {};
         for (int64_t i = y.first; i < y.end; i++)
             for (int64_t j = x.first; j < x.end; j++) {

@@ -15,9 +15,10 @@ template <typename T> struct UnfoldInput {
         const int64_t pixel = quotient(e, u.C), line = quotient(pixel, u.width);
         const int64_t window = quotient(line, u.height), row = quotient(window, u.columns);
         const int64_t b = quotient(row, u.rows);
-        const int64_t h = (row - b * u.rows) * u.stride + line - window * u.height - u.padding;
-        const int64_t w =
-            (window - row * u.columns) * u.stride + pixel - line * u.width - u.padding;
+        const int64_t h =
+            (row - b * u.rows) * u.stride_y - u.padding_y + (line - window * u.height) * u.dilation;
+        const int64_t w = (window - row * u.columns) * u.stride_x - u.padding_x +
+                          (pixel - line * u.width) * u.dilation;
         if (h >= 0 && h < u.H && w >= 0 && w < u.W)
             return load_pack<LANES>(&x[((b * u.H + h) * u.W + w) * u.C + e - pixel * u.C]);
         Reals<LANES> zeros = {};
@@ -44,12 +45,12 @@ template <typename T> struct FoldInput {
         const int64_t b = quotient(row, u.H), h = row - b * u.H, w = pixel - row * u.W;
         Reals<LANES> sum = {};
         for (int64_t i = 0; i < u.height; i++) {
-            const int64_t down = h + u.padding - i, y = down / u.stride;
-            if (down < 0 || y * u.stride != down || y >= u.rows)
+            const int64_t down = h + u.padding_y - i * u.dilation, y = down / u.stride_y;
+            if (down < 0 || y * u.stride_y != down || y >= u.rows)
                 continue;
             for (int64_t j = 0; j < u.width; j++) {
-                const int64_t right = w + u.padding - j, x = right / u.stride;
-                if (right < 0 || x * u.stride != right || x >= u.columns)
+                const int64_t right = w + u.padding_x - j * u.dilation, x = right / u.stride_x;
+                if (right < 0 || x * u.stride_x != right || x >= u.columns)
                     continue;
                 const int64_t window = (b * u.rows + y) * u.columns + x;
                 const Reals<LANES> term =
