@@ -58,6 +58,7 @@ $(BOOK)/book.css: $(MODULE)/math.woff2 book/page/book.css
 
 # Exercises, as a reader gets them: without the answers. A student.c that is already there is a reader's work.
 $(MODULE)/exercises: $(wildcard book/exercises/*.[ch] book/exercises/*/*) $(BUILD)/tapegrad.c
+	@mkdir -p $(@D)
 	@for e in $(EXERCISES); do mkdir -p $(BOOK)/exercises/$$e && \
 	    cp book/exercises/$$e/exercise.[ch] $(BOOK)/exercises/$$e && { [ -e $(BOOK)/exercises/$$e/student.c ] || \
 	    cp book/exercises/$$e/student.c $(BOOK)/exercises/$$e; } || exit 1; done
