@@ -29,6 +29,14 @@ struct Constant {
     Constant *next;
 };
 
+/* The first of these constants that has a name, or NULL. */
+static inline Constant *saved_constant(Constant *constant)
+{
+    while (constant && !constant->tensor.name)
+        constant = constant->next;
+    return constant;
+}
+
 /* How processes that train together divide the flat buffers: distributed/shards.c. Each process
  * steps the weights of its own range. All functions are collective: all processes call them in the
  * same order. */

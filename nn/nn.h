@@ -80,6 +80,14 @@ void params_print(const Params *params, FILE *file);
 Tensor *params_flat_values(Params *params);
 Tensor *params_flat_gradients(Params *params);
 
+/* to <- to + weight (from - to), for all weights, running statistics and random projections of two
+ * Params on one device: with weight 1 a bitwise copy; with a small weight after each step an
+ * exponential moving average, such as a slow target network (Lillicrap et al. 2016, section 3).
+ * Computed on the device, also in a replayed step; gradients and what requires one stay. Raises,
+ * and changes nothing, when the Params differ in a name, a shape or the order of registration, and
+ * unless 0 <= weight <= 1. */
+void params_average(Params *to, Params *from, double weight);
+
 /* With false, freezes the weights whose path names match the pattern ("embedding.*": as shells
  * match file names, by * ? [a-z] [!a-z] and \, and * matches dots too); with true, unfreezes them.
  * A frozen weight requires no gradient: no backward pass computes one, so it has no part in the

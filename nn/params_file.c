@@ -25,13 +25,6 @@ static Real *elements_of(const Params *params, const Tensor *weight, Real *flat)
     return flat + params_offset(params, weight);
 }
 
-/* The constants that have a name. */
-static Constant *saved_constant(Constant *constant)
-{
-    while (constant && !constant->tensor.name)
-        constant = constant->next;
-    return constant;
-}
 #define EACH_CONSTANT(constant, params)                                                            \
     for (Constant *constant = saved_constant((params)->constants); constant;                       \
          constant = saved_constant(constant->next))

@@ -266,6 +266,8 @@ KERNEL(rotary, (Gradient out, const Real *x, const Real *cos_sin, Rotary r))
  * parts */
 REAL_KERNEL(sum_squares, (struct Clipping *clipping, const Real *x, int64_t n))
 REAL_KERNEL(clip_gradients, (Real *g, struct Clipping *clipping, Real max_norm, int64_t n))
+/* to [n] <- to + weight (from - to) */
+REAL_KERNEL(average_values, (Real *to, const Real *from, Real weight, int64_t n))
 /* One step of the n weights p, from their gradients: optim/sgd.c, optim/adam.c. Frozen weights stay
  * unchanged. With scalars->bf16, CUDA stores p there too. */
 REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct StepScalars *scalars,

@@ -409,6 +409,198 @@ TEST(gradients_accumulate_until_they_are_emptied)
     params_free(params);
 }
 
+/* ------------------------------------------------------------------------------------- averages */
+typedef struct Averaged {
+    Params *params;
+    Tensor *joined;
+    Linear linear;
+    BatchNorm norm;
+} Averaged;
+
+static Averaged averaged_new(uint64_t seed)
+{
+    Averaged a = { .params = params_new(test_device(), seed) };
+    a.joined =
+        params_add_joined(a.params, "attention", three_names, 3, "weight", shape(3, 5), normal);
+    a.linear = nn_linear(a.params, "linear", 5, 7);
+    a.norm = nn_batchnorm(a.params, "norm", 7);
+    Real statistics[2][7];
+    Random random = random_new(seed, 1);
+    random_uniform(&random, statistics[0], 14);
+    tensor_write(a.norm.running_mean, statistics[0]);
+    tensor_write(a.norm.running_variance, statistics[1]);
+    return a;
+}
+
+/* The flat values, and the running statistics after them. */
+static Real *all_values(Averaged a, int64_t *count)
+{
+    Tensor *parts[] = { params_flat_values(a.params), a.norm.running_mean,
+                        a.norm.running_variance };
+    const int64_t flat = tensor_count(parts[0]);
+    *count = flat + 14;
+    Real *values = test_zeros(*count);
+    for (int i = 0; i < 3; i++)
+        tensor_read(parts[i], values + (i ? flat + 7 * (i - 1) : 0));
+    return values;
+}
+
+TEST(an_average_is_taken_of_all_weights_and_statistics)
+{
+    static const double factors[] = { 0.25, 0, 0.001 };
+    for (int i = 0; i < 3; i++) {
+        Averaged to = averaged_new(1), from = averaged_new(2);
+        int64_t count;
+        const Real *before = all_values(to, &count), *source = all_values(from, &count);
+        params_average(to.params, from.params, factors[i]);
+        const Real *after = all_values(to, &count);
+        for (int64_t k = 0; k < count; k++) {
+            const double p = (double)before[k], expected = p + factors[i] * ((double)source[k] - p);
+            ck_assert_double_le(fabs((double)after[k] - expected), 1e-6);
+        }
+        assert_identical(all_values(from, &count), source, count);
+        params_free(to.params);
+        params_free(from.params);
+    }
+}
+
+/* Also a NaN and -0, and although a gradient or a freeze is one Params' own. */
+TEST(a_copy_is_bitwise)
+{
+    Averaged to = averaged_new(1), from = averaged_new(2);
+    const Real odd[7] = { (Real)NAN, (Real)-0.0, (Real)INFINITY, (Real)1e-40, 3, 4, 5 };
+    tensor_write(from.linear.bias, odd);
+    params_set_requires_grad(to.params, "linear.*", false);
+    params_average(to.params, from.params, 1);
+    int64_t count;
+    const Real *copy = all_values(to, &count);
+    ck_assert_mem_eq(copy, all_values(from, &count), (size_t)count * sizeof *copy);
+    ck_assert(!to.linear.weight->requires_grad && from.linear.weight->requires_grad);
+    tensor_write(from.linear.bias, copy); /* the copy has memory of its own */
+    ck_assert_mem_eq(copy, all_values(to, &count), (size_t)count * sizeof *copy);
+    params_free(to.params);
+    params_free(from.params);
+}
+
+TEST(products_in_bf16_use_the_averaged_weights)
+{
+    if (!test_has_bf16())
+        return;
+    Averaged to = averaged_new(1), from = averaged_new(2);
+    begin_on(test_device());
+    tape_set_precision(tape, PRECISION_BF16);
+    Tensor *x = tape_input(tape, test_normal(1, 10), shape(2, 5));
+    nn_linear_forward(tape, &to.linear, x); /* makes the bf16 copy of the weights */
+    params_average(to.params, from.params, 1);
+    assert_identical(test_values(nn_linear_forward(tape, &to.linear, x)),
+                     test_values(nn_linear_forward(tape, &from.linear, x)), 14);
+    tape_reset(tape);
+    params_free(to.params);
+    params_free(from.params);
+}
+
+typedef struct Target {
+    Averaged online, target;
+    Tape *tape;
+    Optimizer *optimizer;
+    Tensor *x, *loss;
+} Target;
+
+static void step_to_target(void *context)
+{
+    Target *t = context;
+    Tensor *out = nn_linear_forward(t->tape, &t->online.linear, t->x);
+    Tensor *other = nn_linear_forward(t->tape, &t->target.linear, t->x);
+    t->loss = tensor_keep(op_mean_squared_error(t->tape, out, op_scale(t->tape, other, 0.5)));
+    tape_backward(t->tape, t->loss);
+    optim_step(t->optimizer);
+    params_average(t->target.params, t->online.params, 0.125);
+}
+
+static Target target_new(void)
+{
+    Target t = { averaged_new(1), averaged_new(2), tape_new(test_device()), .loss = NULL };
+    params_set_requires_grad(t.target.params, "*", false);
+    t.optimizer = optim_sgd(t.online.params, optim_sgd_config(0.125));
+    t.x = tape_persistent(t.tape, shape(2, 5));
+    return t;
+}
+
+TEST(an_average_in_a_replayed_step_is_the_same)
+{
+    Target eager = target_new(), replayed = target_new();
+    for (int step = 0; step < 5; step++) {
+        tensor_write(eager.x, test_normal((uint64_t)step, 10));
+        tensor_write(replayed.x, test_normal((uint64_t)step, 10));
+        tape_reset(eager.tape);
+        step_to_target(&eager);
+        tape_replay(replayed.tape, step_to_target, &replayed);
+        ck_assert(tensor_item(eager.loss) == tensor_item(replayed.loss));
+        assert_identical_weights(eager.target.params, replayed.target.params);
+    }
+    Target *const both[] = { &eager, &replayed };
+    for (int i = 0; i < 2; i++) {
+        optim_free(both[i]->optimizer);
+        tape_free(both[i]->tape);
+        params_free(both[i]->online.params);
+        params_free(both[i]->target.params);
+    }
+}
+
+#define DIFFERS(to, from)                                                                          \
+    "params_average: to has " to " where from has " from "; expected equal names and shapes, "     \
+    "registered in one order"
+
+TEST(params_that_differ_are_not_averaged)
+{
+    Averaged to = averaged_new(1), from = averaged_new(2);
+    int64_t count;
+    const Real *before = all_values(to, &count);
+    assert_raises("params_average: to is NULL", params_average(NULL, from.params, 1));
+    assert_raises("params_average: from is NULL", params_average(to.params, NULL, 1));
+    assert_raises("params_average: to and from are the same Params, expected two",
+                  params_average(to.params, to.params, 1));
+    assert_raises("params_average: weight is 1.5, expected 0 to 1",
+                  params_average(to.params, from.params, 1.5));
+    assert_raises("params_average: weight is nan, expected 0 to 1",
+                  params_average(to.params, from.params, NAN));
+    Params *other = params_new(test_device(), 1);
+    assert_raises(DIFFERS("attention.weight [9,5], joined", "no tensor"),
+                  params_average(to.params, other, 1));
+    params_add(other, "attention.weight", shape(9, 5), normal);
+    assert_raises(DIFFERS("attention.weight [9,5], joined", "attention.weight [9,5]"),
+                  params_average(to.params, other, 1));
+    params_free(other);
+    other = params_new(test_device(), 1);
+    params_add_joined(other, "attention", three_names, 3, "weight", shape(3, 5), normal);
+    nn_linear(other, "linear", 5, 8);
+    assert_raises(DIFFERS("linear.weight [8,5]", "linear.weight [7,5]"),
+                  params_average(other, to.params, 1));
+    params_free(other);
+    other = params_new(test_device(), 1);
+    params_add_joined(other, "attention", three_names, 3, "weight", shape(3, 5), normal);
+    nn_linear(other, "linear", 5, 7);
+    const Initializer one = { .kind = INITIAL_ONE };
+    params_add(other, "norm.weight", shape(7), one);
+    params_add(other, "norm.bias", shape(7), one);
+    assert_raises(DIFFERS("norm.running_variance [7]", "no tensor"),
+                  params_average(to.params, other, 1));
+    assert_identical(all_values(to, &count), before, count);
+    params_free(other);
+    Device *plain = device_open("plain");
+    if (plain != test_device()) {
+        other = params_new(plain, 1);
+        char sentence[128];
+        snprintf(sentence, sizeof sentence,
+                 "params_average: to is on the device %s, from on plain, expected one device",
+                 device_name(test_device()));
+        assert_raises(sentence, params_average(to.params, other, 1));
+        params_free(other);
+    }
+    params_free(to.params);
+    params_free(from.params);
+}
+
 TEST(joined_weights_share_one_gradient)
 {
     const Real one[] = { 1, 2 }, whole[] = { 10, 20, 30, 40, 50, 60 };
