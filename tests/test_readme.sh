@@ -29,7 +29,7 @@ for snippet in "$directory"/*.c; do
     if grep -q 'int main' "$snippet"; then
         "${CC:-gcc}" $flags "$snippet" "$build/libtapegrad.a" ${LIBS:--ldnnl -lm} -o "$program" ||
             { fail "$(basename "$snippet") does not compile"; continue; }
-        "$program" >"$program.out" 2>&1 || fail "$(basename "$snippet") fails: $(tail -n 3 "$program.out")"
+        (cd "$directory" && "$program") >"$program.out" 2>&1 || fail "$(basename "$snippet") fails: $(tail -n 3 "$program.out")"
     else
         "${CC:-gcc}" $flags -c "$snippet" -o "$program.o" || fail "$(basename "$snippet") does not compile"
     fi
