@@ -24,7 +24,8 @@ static Described described(const Tensor *tensor, bool is_joined)
     return result;
 }
 
-static void check_equal(const Tensor *to, bool to_joined, const Tensor *from, bool from_joined)
+static void check_counterparts(const Tensor *to, bool to_joined, const Tensor *from,
+                               bool from_joined)
 {
     if (to && from && strcmp(to->name, from->name) == 0 && shape_equal(to->shape, from->shape) &&
         to_joined == from_joined)
@@ -38,14 +39,14 @@ static void check_layouts(const Params *to, const Params *from)
 {
     const Weight *a = to->weights, *b = from->weights;
     while (a || b) {
-        check_equal(a ? &a->tensor : NULL, a && a->is_whole, b ? &b->tensor : NULL,
-                    b && b->is_whole);
+        check_counterparts(a ? &a->tensor : NULL, a && a->is_whole, b ? &b->tensor : NULL,
+                           b && b->is_whole);
         a = a->next;
         b = b->next;
     }
     const Constant *c = saved_constant(to->constants), *d = saved_constant(from->constants);
     while (c || d) {
-        check_equal(c ? &c->tensor : NULL, false, d ? &d->tensor : NULL, false);
+        check_counterparts(c ? &c->tensor : NULL, false, d ? &d->tensor : NULL, false);
         c = saved_constant(c->next);
         d = saved_constant(d->next);
     }
