@@ -18,8 +18,8 @@ typedef struct BenchOptions {
     int records;
 } BenchOptions;
 
-/* Parses --device NAME, --precision NAME, --eager, --threads N, --json FILE, --seconds S and
- * --help; exits on a bad option. */
+/* Parses --device NAME, --precision NAME, --eager, --threads N, --json FILE, --seconds S,
+ * --processor-time and --help; exits on a bad option. */
 BenchOptions bench_begin(int argc, char **argv, const char *purpose);
 
 /* An option of one program: a whole number, a text, or a flag. The variable holds the default. */
@@ -70,7 +70,7 @@ BenchText bench_where(const BenchOptions *options);
  * seconds exactly once. */
 Timing bench_time(const BenchOptions *options, void (*run)(void *), void *context);
 
-/* Seconds of a monotonic clock. */
+/* Seconds of a monotonic clock, or with --processor-time those that all threads have run. */
 double bench_seconds(void);
 
 #endif

@@ -240,6 +240,7 @@ def our_records(args, precision, *more):
         path = os.path.join(directory, "records.json")
         command = [args.program, "--device", args.device, "--precision", precision, "--json", path, *more]
         command += ["--threads", str(args.threads)] if args.threads else []
+        command += ["--processor-time"] if args.processor_time else []
         environment = {"OMP_PROC_BIND": "true", "GOMP_SPINCOUNT": "1000"} | os.environ
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
         with open(path, encoding="utf-8") as file:
