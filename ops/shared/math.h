@@ -239,8 +239,8 @@ MATH_FUNCTION double math_log2(float u)
     return u < INFINITY ? l : 1e300;
 }
 
-/* 2^y as a float; 2^k is built of its bits, k the integer nearest to y: the sum with 3 2^51 has k in
- * its lowest bits. */
+/* 2^y as a float; 2^k is built of its bits, k the integer nearest to y: the sum with 3 2^51 has k
+ * in its lowest bits. */
 MATH_FUNCTION float math_exp2(double y)
 {
     y = y < -200 ? -200 : y;
@@ -261,8 +261,8 @@ MATH_FUNCTION float math_exp2(double y)
     return (float)(p * scale);
 }
 
-/* For x < 0 NaN unless c is an integer, and negative where c is odd. What depends on c alone has no
- * condition, by which gcc 12 would not vectorize a loop with one c: 0 / 0 is NaN. */
+/* For x < 0 NaN unless c is an integer, and negative where c is odd. NaN comes by 0 / 0, not by a
+ * condition on c: with that, gcc 12 does not vectorize a loop whose c is one number. */
 MATH_FUNCTION Real real_pow(Real x, Real c)
 {
     const float u = fabsf(x), is_whole = (float)(floorf(c) == c), is_zero = (float)(c == 0);
@@ -282,8 +282,8 @@ MATH_FUNCTION bool math_near(Real x)
 }
 
 /* sin(x + quarters pi / 2) for math_near(x) and quarters 0, 1, 2; r = |x| - k pi / 2 with k as in
- * e^x, so |r| <= 0.795. In double, pi / 2 is subtracted in two parts; k < 2^17 times the first, of 36
- * bits, is exact.
+ * e^x, so |r| <= 0.795. In double, pi / 2 is subtracted in two parts; k < 2^17 times the first, of
+ * 36 bits, is exact.
  *   sin r = r + r^3 S(r^2) and cos r = 1 - r^2 / 2 + r^4 C(r^2), S and C of degree 2 with relative
  *   errors of 4.2e-9 and 1.5e-10
  * in turn, by the lowest bit of k + quarters; its next bit and for sines the sign of x negate. */
