@@ -16,8 +16,8 @@ extern "C" {
 typedef struct Tape Tape;
 
 /* A tape for one device, with recording and training on and seed 0. Only one thread at a time may
- * use a tape, or a CUDA device with all its tapes: the program ensures it. A second thread raises if
- * it enters while a tensor or a node is added, in a backward pass or in tape_reset. While an
+ * use a tape, or a CUDA device with all its tapes: the program ensures it. A second thread raises
+ * if it enters while a tensor or a node is added, in a backward pass or in tape_reset. While an
  * operation computes nothing detects it, and the step is then undefined. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
