@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The lines of today of README's reading path: "[file](path)" in its list, followed by "`A` to `B`" or "`A`" where
 # not all of it is read: from the definition of A to the end of B's. Fails where a name has no definition, or the
-# path is longer than 2150 lines. (make path)
+# path is longer than 2180 lines. (make path)
 set -eu
 cd "$(dirname "$0")/.."
 total=0
@@ -30,5 +30,5 @@ while read -r item; do
     total=$((total + $2 - $1 + 1))
     printf '%-44s %4d lines  %s\n' "$file:$1-$2" $(($2 - $1 + 1)) "${names[*]}"
 done < <(sed -n '/^## Reading/,/^Then /p' README.md | sed -n '/^1\./,/^$/p' | tr '\n' ' ' | sed 's/\]/\n/g' | grep '^(')
-echo "reading path: $total lines, at most 2150"
-[ "$total" -le 2150 ]
+echo "reading path: $total lines, at most 2180"
+[ "$total" -le 2180 ]
