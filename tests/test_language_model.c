@@ -583,7 +583,7 @@ TEST(bad_options_are_one_sentence)
     assert_fails(2, "learned: expected without --resume ",
                  "train --data @ --load @/learned --resume @/learned");
     assert_fails(1, "/none: No such file or directory\n", "sample --load @/none");
-    assert_fails(1, "words: the header's length is", "sample --load @/words");
+    assert_fails(1, "words: it is not a safetensors file", "sample --load @/words");
     assert_fails(1, "", "sample --load @/learned >/dev/full");
 }
 
