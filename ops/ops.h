@@ -338,7 +338,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
 Tensor *op_scatter_add(Tape *tape, Tensor *x, Tensor *indices, int64_t rows);
 /* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
  * x's dtype. One index per row, the [...] of op_argmax or of op_sample, becomes [..., 1] by
- * tape_view. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
+ * op_reshape. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
  * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out[.., c] = 1 where c = indices[..], else 0: indices int32 [...]; returns [..., classes], Real,

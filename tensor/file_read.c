@@ -627,14 +627,14 @@ static const PlacedEntry *expect(const TensorFile *file, const char *name, uint3
 }
 
 /* Elements of an entry, as the file stores them. */
-enum { CHUNK_BYTES = 1 << 14 };
-typedef union Chunk {
-    uint16_t bits[CHUNK_BYTES / 2];
-    float single[CHUNK_BYTES / 4];
-    double wide[CHUNK_BYTES / 8];
-    int32_t narrow_integer[CHUNK_BYTES / 4];
-    int64_t wide_integer[CHUNK_BYTES / 8];
-} Chunk;
+enum { FILE_CHUNK = 1 << 14 };
+typedef union FileChunk {
+    uint16_t bits[FILE_CHUNK / 2];
+    float single[FILE_CHUNK / 4];
+    double wide[FILE_CHUNK / 8];
+    int32_t narrow_integer[FILE_CHUNK / 4];
+    int64_t wide_integer[FILE_CHUNK / 8];
+} FileChunk;
 
 /* Where the entry begins in the file. */
 static int64_t data_at(const TensorFile *file, const PlacedEntry *placed)
@@ -643,11 +643,11 @@ static int64_t data_at(const TensorFile *file, const PlacedEntry *placed)
 }
 
 /* Reads the elements from `start` on, at most n and as fit a chunk; their number, 0 on error. */
-static int64_t read_chunk(const TensorFile *file, const PlacedEntry *placed, int64_t start,
-                          int64_t n, Chunk *chunk)
+static int64_t read_elements(const TensorFile *file, const PlacedEntry *placed, int64_t start,
+                             int64_t n, FileChunk *chunk)
 {
     const int64_t width = file_types[placed->entry.type].bits / 8;
-    const int64_t count = n - start < CHUNK_BYTES / width ? n - start : CHUNK_BYTES / width;
+    const int64_t count = n - start < FILE_CHUNK / width ? n - start : FILE_CHUNK / width;
     return file_read(file, data_at(file, placed) + start * width, chunk, count * width) ? count : 0;
 }
 
@@ -661,7 +661,7 @@ static double double_of_f16(uint16_t bits)
     return bits >> 15 ? -value : value;
 }
 
-static double float_at(const Chunk *chunk, FileType type, int64_t i)
+static double float_at(const FileChunk *chunk, FileType type, int64_t i)
 {
     switch ((int)type) {
     case FILE_F64:
@@ -684,9 +684,9 @@ bool file_read_reals(const TensorFile *file, const char *name, Shape expected, R
         expect(&named, name, 1 << FILE_F16 | 1 << FILE_BF16 | 1 << FILE_F32 | 1 << FILE_F64,
                "F16, BF16, F32 or F64", expected);
     const int64_t n = placed ? shape_count(expected) : 0;
-    Chunk chunk;
+    FileChunk chunk;
     for (int64_t start = 0, count; start < n; start += count) {
-        count = read_chunk(&named, placed, start, n, &chunk);
+        count = read_elements(&named, placed, start, n, &chunk);
         for (int64_t i = 0; i < count; i++) {
             const double value = float_at(&chunk, placed->entry.type, i);
             host[start + i] = (Real)value;
@@ -715,9 +715,9 @@ bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expect
     const PlacedEntry *placed =
         expect(&named, name, 1 << FILE_I32 | 1 << FILE_I64, "I32 or I64", expected);
     const int64_t n = placed ? shape_count(expected) : 0;
-    Chunk chunk;
+    FileChunk chunk;
     for (int64_t start = 0, count; start < n; start += count) {
-        count = read_chunk(&named, placed, start, n, &chunk);
+        count = read_elements(&named, placed, start, n, &chunk);
         for (int64_t i = 0; i < count; i++) {
             const bool wide = placed->entry.type == FILE_I64;
             const int64_t value = wide ? chunk.wide_integer[i] : chunk.narrow_integer[i];

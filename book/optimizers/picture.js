@@ -27,7 +27,7 @@ picture('optimizers', (place, figure) => {
         } },
         { name: 'Muon', dash: '5 2 1 2 1 2', mark: 'diamond', color: '--good', step: (s, g, beta) => {
             let x = average(s, g, 'm', beta);
-            const norm = Math.max(Math.hypot(...x), 1e-7);
+            const norm = Math.max(Math.hypot(...x), 1e-30);
             x = x.map(element => element / norm);
             for (let i = 0; i < 5; i++)
                 x = x.map(polynomial);

@@ -82,6 +82,8 @@ static void step_on_operations(TransformerState *state, const Tensor *x)
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
 {
     error_need("nn_transformer_step", "the state", state);
+    if (state->transformer.layer[0].norm1.weight->params->freed)
+        error_raise("nn_transformer_step: the weights cannot be used after params_free");
     check_step_input(state, x);
     check_counts(state);
     if (state->tape) {
@@ -92,8 +94,6 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
         return &state->out;
     }
     error_enter(NULL, "nn_transformer_step");
-    if (state->transformer.layer[0].norm1.weight->params->freed)
-        error_raise("nn_transformer_step: the weights cannot be used after params_free");
     kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
     if (device_is_capturing(state->device))
         state->recorded = true;
