@@ -166,6 +166,8 @@ def rows(s):
         "unfold_3_by_3": ([image], lambda x: F.unfold(nchw(x), 3, padding=1)),
         "conv2d_3_by_3": ([pictures, (64, 3, 3, 32), (64,)],
                           lambda x, w, b: F.conv2d(nchw(x), nchw(w), b, padding=1)),
+        "conv2d_depthwise": ([pictures, (32, 3, 3, 1), (32,)],
+                             lambda x, w, b: F.conv2d(nchw(x), nchw(w), b, padding=1, groups=32)),
         "max_pool": ([image], lambda x: F.max_pool2d(nchw(x), 2)),
         "average_pool": ([image], lambda x: F.avg_pool2d(nchw(x), 2)),
         "causal_convolution": ([sequence, (C, 4), (C,)], causal_convolution),

@@ -36,7 +36,7 @@ typedef enum Saved { SAVED_x, SAVED_out } Saved;
 static bool all_near(const Real *x, int64_t n)
 {
     int32_t far = 0;
-    SUM(+, far)
+    PRAGMA(omp simd simdlen(16) reduction(+ : far))
     for (int64_t i = 0; i < n; i++)
         far += !math_near(x[i]);
     return far == 0;

@@ -24,8 +24,8 @@ ALWAYS_INLINE void argmax_of_columns(int T, int32_t *index, const Real *x, int64
         }
 }
 
-/* The maximum, then the first element equal to it; the first NaN, if there is one, counts from
- * -size on. Two passes whose elements do not depend on each other. */
+/* The maximum, then the first element equal to it; a NaN at j counts as j - size, before all
+ * others. Two passes whose elements do not depend on each other. */
 ALWAYS_INLINE int32_t argmax_of_row(int T, const Real *x, int32_t size)
 {
     Real max = -(Real)INFINITY;
