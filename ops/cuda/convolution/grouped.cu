@@ -126,13 +126,13 @@ extern "C" void grouped_backward_x_cuda(TensorType type, Gradient dx, const Real
 extern "C" void grouped_backward_weight_cuda(TensorType type, Gradient dweight, const Real *dout,
                                              const Real *x, Convolution c)
 {
-    enum { MAX_PARTIAL = 1 << 22, MAX_Z = 1 << 15 };
+    const int64_t max_partial = 1 << 22, max_z = 1 << 15;
     const int64_t count = windows_count(&c.windows), size = filter_size(&c), n = size * c.O;
-    const int64_t fit = n < MAX_PARTIAL ? MAX_PARTIAL / n : 1, blocks_of_rows = row_blocks(count);
+    const int64_t fit = n < max_partial ? max_partial / n : 1, blocks_of_rows = row_blocks(count);
     const int64_t parts = blocks_of_rows < fit ? blocks_of_rows : fit;
     const int lanes = column_lanes(c.O);
     const dim3 blocks((unsigned)((c.O + lanes - 1) / lanes), (unsigned)parts,
-                      (unsigned)(size < MAX_Z ? size : MAX_Z));
+                      (unsigned)(size < max_z ? size : max_z));
     Real *partial = device_workspace(parts * n);
     BY_STORAGE(type, T,
                LAUNCH(grouped_weight_parts<T>, blocks, THREADS, 0, partial, (const T *)dout,
