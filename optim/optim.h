@@ -64,9 +64,9 @@ typedef struct Optimizer Optimizer;
 typedef struct SGDConfig {
     double learning_rate; /* 0 or more */
     double momentum;      /* default 0; in [0, 1) */
-    bool nesterov;        /* default false; true needs momentum above 0 */
     double weight_decay;  /* default 0; 0 or more; added to the gradient */
     Schedule schedule;    /* default constant */
+    bool nesterov;        /* default false; true needs momentum above 0 */
 } SGDConfig;
 SGDConfig optim_sgd_config(double learning_rate);
 
@@ -77,8 +77,8 @@ Optimizer *optim_sgd(Params *params, SGDConfig config);
 typedef struct AdamConfig {
     double learning_rate; /* 0 or more */
     double beta1, beta2;  /* default 0.9, 0.999; in [0, 1) */
-    double eps;           /* default 1e-8; 0 or more; below 1.1e-19, where g^2 underflows, that
-                           * (in double 1.5e-154) */
+    double eps;           /* default 1e-8; 0 or more; raised to 1.1e-19 (in double 1.5e-154), since
+                           * the g^2 of a smaller g underflows */
     double weight_decay;  /* default 0; 0 or more */
     Schedule schedule;    /* default constant */
 } AdamConfig;
