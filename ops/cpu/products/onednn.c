@@ -2,37 +2,20 @@
  * for bf16 operands. The build leaves this file out without oneDNN (ONEDNN=no), in double, which
  * oneDNN has not, and on other processors, where its sgemm is plain loops.
  *
- * oneDNN starts no threads, not even where the region that calls it has one: a thread computes a
- * piece of the product. oneDNN 2.6 is no faster if it splits one product itself, and for long sums
- * into few elements it starts more threads than there are processors.
- *
- * Signals are blocked during its calls: some of its kernels point the stack register at a heap
- * workspace, and a signal handler's frame would overwrite the memory before it. */
+ * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
+ * starts more threads than there are processors. */
 #include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/onednn.h"
 #include "tensor/internal.h"
-
-#include <dnnl.h>
-#include <omp.h>
-#include <signal.h>
-
-/* Blocks all signals; returns the mask to restore. The number of threads is restored when the
- * region ends. */
-static sigset_t enter_onednn(void)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    omp_set_num_threads(1);
-    return before;
-}
 
 bool multiply_onednn(ProductPiece piece, bool accumulate, Product p)
 {
-    const sigset_t before = enter_onednn();
+    const sigset_t before = onednn_block_signals();
+    omp_set_num_threads(1);
     const dnnl_status_t status = dnnl_sgemm(
         p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', piece.n, piece.m, p.k, 1, piece.a,
         p.transpose_a ? p.n : p.k, piece.b, p.transpose_b ? p.k : p.m, accumulate, piece.out, p.m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    onednn_restore_signals(before);
     return status == dnnl_success;
 }
 
@@ -40,12 +23,10 @@ bool multiply_onednn(ProductPiece piece, bool accumulate, Product p)
 void cpu_prepare_products(void)
 {
     float x[64] = { 0 }, out[64];
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const sigset_t before = onednn_block_signals();
     dnnl_sgemm('N', 'N', 1, 1, 1, 1, x, 1, x, 1, 0, out, 1);
     dnnl_sgemm('N', 'N', 8, 8, 8, 1, x, 8, x, 8, 0, out, 8);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    onednn_restore_signals(before);
 }
 
 bool cpu_has_bf16(void)
@@ -137,7 +118,8 @@ bool multiply_bf16(ProductPiece piece, TensorType out_type, bool accumulate, Pro
     dnnl_memory_desc_t matrices[MATRICES];
     dnnl_engine_t engine = NULL;
     dnnl_primitive_t primitive = NULL;
-    const sigset_t before = enter_onednn();
+    const sigset_t before = onednn_block_signals();
+    omp_set_num_threads(1);
     bool ok = describe_all(matrices, piece, out_type, p) &&
               dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success;
     if (ok)
@@ -145,6 +127,6 @@ bool multiply_bf16(ProductPiece piece, TensorType out_type, bool accumulate, Pro
     ok = primitive && execute(engine, primitive, matrices, piece);
     dnnl_primitive_destroy(primitive);
     dnnl_engine_destroy(engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    onednn_restore_signals(before);
     return ok;
 }

@@ -1,0 +1,16 @@
+/* conv2d on the CPU, by oneDNN (onednn.c) or without it (im2col.c). type: the activations', bf16 only
+ * where the device has products of it. */
+#ifndef TAPEGRAD_OPS_CPU_CONVOLUTION_CONV2D_H
+#define TAPEGRAD_OPS_CPU_CONVOLUTION_CONV2D_H
+
+#include "ops/convolution/convolution.h"
+#include "ops/shared/internal.h"
+
+void convolve_forward(TensorType type, Real *out, const Real *x, const Real *weight,
+                      const Real *bias, Convolution c);
+void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const Real *weight,
+                         Convolution c);
+void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dout, const Real *x,
+                              Convolution c);
+
+#endif
