@@ -1,5 +1,5 @@
-/* conv2d on the CPU, by oneDNN (onednn.c) or without it (im2col.c). type: the activations', bf16 only
- * where the device has products of it. */
+/* conv2d on the CPU, by oneDNN (onednn.c) or without it (im2col.c). type is the activations', bf16
+ * only where the device has products of it. */
 #ifndef TAPEGRAD_OPS_CPU_CONVOLUTION_CONV2D_H
 #define TAPEGRAD_OPS_CPU_CONVOLUTION_CONV2D_H
 

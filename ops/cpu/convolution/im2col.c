@@ -1,5 +1,5 @@
-/* conv2d on the CPU without oneDNN, as matrix products: a block of windows at a time becomes the rows of a matrix
- * `windows` [n, height width C] (im2col), which stays in the cache.
+/* conv2d on the CPU without oneDNN, as matrix products: a block of windows at a time becomes the
+ * rows of a matrix `windows` [n, height width C] (im2col), which stays in the cache.
  *   forward   out [n, O] = windows weight^T + bias
  *   dx        dout [n, O] weight = the windows' gradients, which are added to their pixels
  *   dweight   dout^T [O, n] windows, summed by each thread over its blocks: in Real over at most

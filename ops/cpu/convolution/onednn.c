@@ -192,7 +192,8 @@ static void convolve(ConvolutionPass pass)
     const double cost = /* nanoseconds per image */
         1000 + 0.02 * (double)(w->rows * w->columns * pass.c.O * filter_size(&pass.c));
     bool ok = true;
-    PRAGMA(omp parallel for schedule(static) reduction(&& : ok) num_threads(threads_for(w->B, cost)))
+    PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
+               num_threads(threads_for(w->B, cost)))
     for (int64_t part = 0; part < parts; part++) {
         const ConvolutionPass own = part_of(pass, part, parts);
         ok = convolve_images(&own) && ok;
@@ -202,7 +203,7 @@ static void convolve(ConvolutionPass pass)
                     "workspace");
 }
 
-/* ------------------------------------------------------------------------- activations of a dtype */
+/* ------------------------------------------------------------------------------ the passes */
 void convolve_forward(TensorType type, Real *out, const Real *x, const Real *weight,
                       const Real *bias, Convolution c)
 {

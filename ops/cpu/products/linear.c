@@ -1,5 +1,7 @@
-/* Linear layers on the CPU: the product of the backend; the bias and the activation in one pass
- * over its result, and in the backward pass h and its column sums in one pass. */
+/* Linear layers on the CPU: the product of the backend, then the bias and the activation in one
+ * pass over its result; a bias alone is added by a product in bf16 itself. Backward, h and its
+ * column sums in one pass. */
+#include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
@@ -18,8 +20,14 @@ void linear_activate_bf16(Real *out, Real *y, const Real *bias, Activation f, in
 
 void linear_forward_cpu(const LinearPass *p)
 {
-    product_cpu(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
-                (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
+    const Result product = { p->y ? p->y : p->out, p->type, false };
+    const Operand x = { p->x, p->type }, weight = { p->weight, p->type };
+    if (p->activation == ACTIVATION_NONE && p->type == TENSOR_BF16 &&
+        device_has_bf16(device_current())) {
+        product_with_bias(product, x, weight, p->bias, linear_product(p));
+        return;
+    }
+    product_cpu(p->precision, product, x, weight, linear_product(p));
     if (p->bias)
         kernels_on(device_current(), p->type)
             ->linear_activate(p->out, p->y, p->bias, p->activation, p->R, p->O);

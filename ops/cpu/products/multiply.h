@@ -10,6 +10,7 @@ typedef struct ProductPiece {
     Real *out;
     const Real *a, *b;
     int64_t n, m, count;
+    const Real *bias; /* [m] or NULL; bf16: added to each row before it is rounded */
 } ProductPiece;
 
 /* One product of Reals, by the faster one of the following; packed as there. Returns false if
@@ -20,6 +21,10 @@ bool multiply_reals(ProductPiece piece, bool accumulate, Product p, Real *packed
  * a cache line. */
 void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *packed);
 int64_t product_workspace(Product p);
+
+/* product_cpu without conversions; in bf16, where the device has its products, out = a b + bias [m]
+ * unless bias is NULL. */
+void product_with_bias(Result out, Operand a, Operand b, const Real *bias, Product p);
 
 #ifdef TAPEGRAD_ONEDNN
 /* The same by oneDNN (onednn.c). Returns false if memory is exhausted. */

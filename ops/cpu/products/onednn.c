@@ -36,14 +36,14 @@ bool cpu_has_bf16(void)
 }
 
 /* ------------------------------------------------------------------------------------------- bf16
- *   out_ij = sum_l a_il b_lj (+ out_ij),   rounded once if out is bf16
+ *   out_ij = sum_l a_il b_lj (+ bias_j) (+ out_ij),   rounded once if out is bf16
  *
  * At twice the rate of sgemm, from half the bytes. A transpose is a pair of strides, and a step of
  * 0 is a batch axis of size 1, which oneDNN broadcasts. Each call describes the product, in a few
  * microseconds; oneDNN's own cache has the code, which takes up to milliseconds to generate for a
  * shape's first product. */
 
-enum { A, B, OUT, MATRICES };
+enum { A, B, OUT, BIAS, MATRICES };
 
 /* A matrix [rows, columns] of each of `count` products, step elements apart. */
 static bool describe(dnnl_memory_desc_t *matrix, TensorType type, int64_t count, int64_t step,
@@ -64,20 +64,22 @@ static bool describe_all(dnnl_memory_desc_t *matrices, ProductPiece piece, Tenso
                     a_column) &&
            describe(&matrices[B], TENSOR_BF16, piece.count, p.b_step, p.k, piece.m, b_row,
                     b_column) &&
-           describe(&matrices[OUT], out_type, piece.count, p.out_step, piece.n, piece.m, p.m, 1);
+           describe(&matrices[OUT], out_type, piece.count, p.out_step, piece.n, piece.m, p.m, 1) &&
+           describe(&matrices[BIAS], TENSOR_REAL, piece.count, 0, 1, piece.m, piece.m, 1);
 }
 
 /* The generated code; NULL if memory is exhausted. */
 static dnnl_primitive_t primitive_for(dnnl_engine_t engine, const dnnl_memory_desc_t *matrices,
-                                      bool accumulate)
+                                      bool has_bias, bool accumulate)
 {
     dnnl_matmul_desc_t product;
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_post_ops_t sum = NULL;
     dnnl_primitive_desc_t description = NULL;
     dnnl_primitive_t primitive = NULL;
-    bool ok = dnnl_matmul_desc_init(&product, &matrices[A], &matrices[B], NULL, &matrices[OUT]) ==
-              dnnl_success;
+    bool ok =
+        dnnl_matmul_desc_init(&product, &matrices[A], &matrices[B],
+                              has_bias ? &matrices[BIAS] : NULL, &matrices[OUT]) == dnnl_success;
     if (accumulate)
         ok = ok && dnnl_primitive_attr_create(&attributes) == dnnl_success &&
              dnnl_post_ops_create(&sum) == dnnl_success &&
@@ -95,17 +97,19 @@ static dnnl_primitive_t primitive_for(dnnl_engine_t engine, const dnnl_memory_de
 static bool execute(dnnl_engine_t engine, dnnl_primitive_t primitive,
                     const dnnl_memory_desc_t *matrices, ProductPiece piece)
 {
-    static const int names[MATRICES] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST };
-    void *data[MATRICES] = { (void *)piece.a, (void *)piece.b, piece.out };
+    static const int names[MATRICES] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                         DNNL_ARG_BIAS };
+    void *data[MATRICES] = { (void *)piece.a, (void *)piece.b, piece.out, (void *)piece.bias };
+    const int count = piece.bias ? MATRICES : BIAS;
     dnnl_exec_arg_t arguments[MATRICES] = { 0 };
     dnnl_stream_t stream = NULL;
     bool ok = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags) == dnnl_success;
-    for (int i = 0; i < MATRICES && ok; i++) {
+    for (int i = 0; i < count && ok; i++) {
         arguments[i].arg = names[i];
         ok =
             dnnl_memory_create(&arguments[i].memory, &matrices[i], engine, data[i]) == dnnl_success;
     }
-    ok = ok && dnnl_primitive_execute(primitive, stream, MATRICES, arguments) == dnnl_success &&
+    ok = ok && dnnl_primitive_execute(primitive, stream, count, arguments) == dnnl_success &&
          dnnl_stream_wait(stream) == dnnl_success;
     for (int i = 0; i < MATRICES; i++)
         dnnl_memory_destroy(arguments[i].memory);
@@ -123,7 +127,7 @@ bool multiply_bf16(ProductPiece piece, TensorType out_type, bool accumulate, Pro
     bool ok = describe_all(matrices, piece, out_type, p) &&
               dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success;
     if (ok)
-        primitive = primitive_for(engine, matrices, accumulate);
+        primitive = primitive_for(engine, matrices, piece.bias, accumulate);
     ok = primitive && execute(engine, primitive, matrices, piece);
     dnnl_primitive_destroy(primitive);
     dnnl_engine_destroy(engine);

@@ -16,8 +16,8 @@ static int64_t part_start(int64_t size, int64_t part, int64_t parts)
 
 /* One part of `count` products from `first` on: part of out's rows or columns, whichever are
  * more. */
-static ProductPiece product_piece(Result out, Operand a, Operand b, Product p, int64_t first,
-                                  int64_t count, int64_t part, int64_t parts)
+static ProductPiece product_piece(Result out, Operand a, Operand b, const Real *bias, Product p,
+                                  int64_t first, int64_t count, int64_t part, int64_t parts)
 {
     int64_t out_at = first * p.out_step, a_at = first * p.a_step, b_at = first * p.b_step;
     const bool by_rows = p.n >= p.m;
@@ -36,7 +36,8 @@ static ProductPiece product_piece(Result out, Operand a, Operand b, Product p, i
                            .b = elements_at((int)b.type, b.data, b_at),
                            .n = by_rows ? length : p.n,
                            .m = by_rows ? p.m : length,
-                           .count = count };
+                           .count = count,
+                           .bias = bias && !by_rows ? bias + begin : bias };
 }
 
 bool multiply_reals(ProductPiece piece, bool accumulate, Product p, Real *packed)
@@ -66,7 +67,7 @@ static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool
 /* With at least one product per thread, or little work, each thread computes whole products;
  * otherwise each product is split into parts. Products that add to a shared out run one after
  * another. */
-static void split_product(Result out, Operand a, Operand b, Product p)
+void product_with_bias(Result out, Operand a, Operand b, const Real *bias, Product p)
 {
     const bool shared = p.out_step == 0, bf16 = a.type == TENSOR_BF16;
     /* Nanoseconds per product. */
@@ -87,7 +88,7 @@ static void split_product(Result out, Operand a, Operand b, Product p)
         for (; first < end; first += at_once) {
             const bool accumulate = out.accumulate || (shared && first > 0);
             const ProductPiece piece =
-                product_piece(out, a, b, p, first, at_once, item % parts, parts);
+                product_piece(out, a, b, bias, p, first, at_once, item % parts, parts);
             if (piece.n > 0 && piece.m > 0)
                 ok = multiply_piece(piece, out, a.type, accumulate, p, packed + item * size) && ok;
         }
@@ -115,11 +116,11 @@ void product_cpu(Precision precision, Result out, Operand a, Operand b, Product 
     }
     if (out.type == TENSOR_BF16 && (converts || sums)) {
         Real *values = device_workspace(elements);
-        split_product((Result){ values, TENSOR_REAL, false }, a, b, p);
+        product_with_bias((Result){ values, TENSOR_REAL, false }, a, b, NULL, p);
         cast_cpu((Gradient){ out.data, out.accumulate }, values, true, elements);
         device_workspace_free(values);
     } else {
-        split_product(out, a, b, p);
+        product_with_bias(out, a, b, NULL, p);
     }
     device_workspace_free(b_real);
     device_workspace_free(a_real);
