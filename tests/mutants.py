@@ -210,7 +210,7 @@ class Build:
         self.directory, self.settings = BUILDS[kind]
         self.tests = f'{WORK}/{kind}'
         self.lock, self.timing = threading.Lock(), threading.Lock()
-        self.times = {}
+        self.times, self.linked = {}, set()
         version = re.search(r'TAPEGRAD_VERSION "(.*)"', open('tensor/tensor.h').read())[1]
         shared = f'{self.directory}/libtapegrad.so.{version}'
         self.make(shared)
@@ -247,7 +247,7 @@ class Build:
         """The path of a test program that is linked with the shared library."""
         linked = f'{self.tests}/test_{program}'
         with self.lock:
-            if not os.path.exists(linked):
+            if linked not in self.linked:
                 built = f'{self.directory}/tests/test_{program}'
                 self.make(built)
                 commands = self.make('-n', '-W', f'tests/test_{program}.c', built)
@@ -257,6 +257,7 @@ class Build:
                 os.makedirs(self.tests, exist_ok=True)
                 command = command.replace(f'-o {built}', f'-o {linked}')
                 subprocess.run(command, shell=True, check=True)
+                self.linked.add(linked)
         return linked
 
     def library(self, worker, path):
