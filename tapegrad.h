@@ -108,6 +108,7 @@
 /* Extensions; -DTAPEGRAD_NUCLEUS: the library without them */
 #ifndef TAPEGRAD_NUCLEUS
 #include "ext/delta/delta.h"
+#include "ext/images/images.h"
 #include "ext/losses/losses.h"
 #include "ext/lsh/lsh.h"
 #include "ext/muon/muon.h"

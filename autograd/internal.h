@@ -102,10 +102,7 @@ void tape_free_tensor(Tensor *tensor);
  * the repeated step computes them again. */
 void tape_clear_gradients(Tape *tape);
 
-/* overwrite.c. Before an operation overwrites a Real tensor from outside of the step: copies its
- * elements, so that tape_reset after an error writes them back. tape_end_overwritten frees the
- * copies; with restore, writes them back before. */
-void tape_will_overwrite(Tape *tape, Tensor *tensor);
+/* Frees the copies of tape_will_overwrite; with restore, writes them back before. */
 void tape_end_overwritten(Tape *tape, bool restore);
 
 /* Records the node, whatever its inputs. */

@@ -238,6 +238,10 @@ const uint64_t *tape_random_start(const Tape *tape);
  * than its output, as batchnorm does its running statistics, did so in the first run. */
 bool tape_is_recomputing(const Tape *tape);
 
+/* Before an operation overwrites a Real tensor from outside of the step: copies its elements, so
+ * that tape_reset after an error writes them back. */
+void tape_will_overwrite(Tape *tape, Tensor *tensor);
+
 /* Records the node if the tape is recording and an input requires a gradient; then the outputs do
  * too. Raises when such a node has no backward function, unless its output is a tape_view. */
 void tape_record(Tape *tape, Node node);

@@ -158,22 +158,6 @@ Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
 /* out = x weight^T + bias (op_linear): x [..., in], returns [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 
-typedef struct Conv2d {
-    Tensor *weight, *bias; /* weight [out, height, width, in], bias [out] or NULL */
-    Conv2dOptions options;
-} Conv2d;
-
-/* Sets the options that a Window has. dilation and groups may be set before the first use; in is
- * then the number of channels of a group: conv.options.groups = channels with in = 1 is a depthwise
- * convolution. INITIAL_DEFAULT of the config: uniform in [-1/sqrt(height width in), 1/sqrt(height
- * width in)). */
-Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out, Window window,
-                      LinearConfig config);
-/* The same with a config of zeros. */
-Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Window window);
-/* out = x convolved with weight, + bias (op_conv2d): x [B, H, W, in], returns [B, H', W', out]. */
-Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x);
-
 typedef struct CausalConvolution {
     Tensor *weight, *bias; /* weight [channels, taps], bias [channels] or NULL */
 } CausalConvolution;
@@ -231,20 +215,6 @@ RmsNorm nn_rms_norm_one_plus(Params *params, const char *name, int64_t width);
 /* out = x / sqrt(mean x^2 + eps) weight, or times 1 + weight, along the last axis (op_rms_norm):
  * x [..., width], returns the same shape. */
 Tensor *nn_rms_norm_forward(Tape *tape, const RmsNorm *norm, Tensor *x);
-
-typedef struct BatchNorm {
-    Tensor *weight, *bias;                   /* [channels], 1 and 0 at the start */
-    Tensor *running_mean, *running_variance; /* [channels], 0 and 1: saved and loaded with the
-                                              * weights, but not in params_flat_values, so no
-                                              * optimizer changes them */
-    double momentum, eps;                    /* 0.1 and 1e-5 at the start */
-} BatchNorm;
-
-BatchNorm nn_batchnorm(Params *params, const char *name, int64_t channels);
-/* out = batchnorm(x) (op_batchnorm): x [..., channels]. With tape_set_training on, also without
- * recording, the forward pass updates the running statistics: evaluate with training off. It writes
- * the Params then, so no other thread may use it meanwhile. */
-Tensor *nn_batchnorm_forward(Tape *tape, const BatchNorm *norm, Tensor *x);
 
 typedef struct Dropout {
     double probability;

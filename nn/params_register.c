@@ -191,6 +191,13 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
     return &constant->tensor;
 }
 
+Tensor *params_new_required(const char *function, Params *params, const char *name, Shape shape)
+{
+    Tensor *constant = params_new_constant(function, params, name, shape);
+    params->constants->required = true; /* the new one is the first */
+    return constant;
+}
+
 Tensor *params_constant(Params *params, const Real *host, Shape shape)
 {
     error_need("params_constant", "host", host);

@@ -62,12 +62,6 @@ KERNEL(rms_norm_forward, (Real *out, RmsNormArguments norm))
 /* dx [R, C], dweight [C] <- the gradients, from dout [R, C]; weight is Real */
 KERNEL(rms_norm_backward,
        (Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm))
-/* out [R, C] = batchnorm of each column of x; writes mean and r and, in training, the running
- * statistics */
-KERNEL(batchnorm_forward, (Real *out, BatchNormArguments norm))
-/* dx [R, C], dweight, dbias [C], Real, <- the gradients, from dout [R, C] */
-KERNEL(batchnorm_backward,
-       (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, BatchNormArguments norm))
 /* out [R, C] = layernorm of each row of x + dropout(branch) */
 FUSED_KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
 FUSED_KERNEL(residual_layernorm_backward,
@@ -96,14 +90,6 @@ KERNEL(linear_activate_backward, (Real *h, Gradient dbias, const Real *g, const 
                                   Activation f, int64_t R, int64_t O))
 
 /* ---------------------------------------------------------------------------------- convolution */
-
-/* out [B, rows, columns, O] = x [B, H, W, C] * weight [O, height, width, C] + bias [O] or NULL;
- * weight and bias are Real */
-KERNEL(conv2d_forward,
-       (Real *out, const Real *x, const Real *weight, const Real *bias, Convolution c))
-/* dx, dweight, which is Real, <- the gradients, from dout */
-KERNEL(conv2d_backward_x, (Gradient dx, const Real *dout, const Real *weight, Convolution c))
-KERNEL(conv2d_backward_weight, (Gradient dweight, const Real *dout, const Real *x, Convolution c))
 
 /* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C]
  * or NULL, and both states (state may be NULL) are Real. */
@@ -141,22 +127,9 @@ KERNEL(gather_forward, (Real *out, const Real *x, const int32_t *index, AxisView
 KERNEL(gather_backward, (Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K))
 /* out [R, C], Real, = 1 at column indices [R], else 0 */
 REAL_KERNEL(one_hot, (Real *out, const int32_t *indices, int64_t R, int64_t C))
-/* out [B, rows, columns, height, width, C] = the windows of x [B, H, W, C]; dx <- their sums */
-KERNEL(unfold, (Real *out, const Real *x, Windows u))
-KERNEL(fold, (Gradient dx, const Real *dout, Windows u))
 /* to [R, N] at columns [R], or to [R] if columns is NULL, = from [R]; integers */
 REAL_KERNEL(store_integers,
             (int32_t *to, const int32_t *columns, const int32_t *from, int64_t R, int64_t N))
-
-/* ---------------------------------------------------------------------------------- convolution */
-
-/* out [B, rows, columns, C] = the first maximum of each window of x [B, H, W, C]; index, likewise,
- * = its h W + w */
-KERNEL(max_pool, (Real *out, int32_t *index, const Real *x, Windows s))
-/* out = the sum of each window / (height width) */
-KERNEL(average_pool, (Real *out, const Real *x, Windows s))
-/* dx <- dout at the pixels of index or, if it is NULL, dout / (height width) at all pixels */
-KERNEL(pool_backward, (Gradient dx, const Real *dout, const int32_t *index, Windows s))
 
 /* --------------------------------------------------------------------------------------- losses */
 

@@ -24,7 +24,6 @@
 #include "ops/attention/rotary.h"
 #include "ops/attention/shared/arguments.h"
 #include "ops/convolution/causal_convolution.h"
-#include "ops/convolution/convolution.h"
 #include "ops/elementwise/binary_functions.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/dropout.h"
@@ -32,13 +31,11 @@
 #include "ops/losses/ctc.h"
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
-#include "ops/rows/batchnorm.h"
 #include "ops/rows/layernorm.h"
 #include "ops/rows/rms_norm.h"
 #include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/integers.h"
-#include "ops/shared/windows.h"
 #include "tensor/kernel.h"
 
 /* Arguments that modules after ops define. */

@@ -45,28 +45,7 @@ typedef enum {
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
-/* ---------------------------------------------------------------------------------- convolution
- * Of images [B, H, W, C]: the channels come last. */
-
-typedef struct Conv2dOptions {
-    int64_t stride;       /* 1: pixels from one window to the next, in both directions */
-    int64_t padding;      /* 0 to 2^31 - 1: pixels of value 0 around the image */
-    int64_t stride_width; /* as stride: that to the right, along the width */
-    int64_t padding_height, padding_width; /* 0: pixels of value 0 more, above and below; left and
-                                            * right */
-    int64_t dilation; /* 1: pixels from one of a window's pixels to the next, in both directions:
-                       * it spans (height - 1) dilation + 1 rows of pixels */
-    int64_t groups;   /* 1: channels and filters in this number of equal parts; the filters of a
-                       * part see the channels of their part. C groups: a depthwise convolution */
-} Conv2dOptions;
-
-/* out_byxo = bias_o + sum_ijc x_b,(y stride + i dilation - padding),(x stride + j dilation -
- * padding),c weight_oijc, without groups: x [B, H, W, C], weight [O, height, width, C / groups],
- * bias [O] or NULL; returns [B, H', W', O], H' = (H + 2 padding - (height - 1) dilation - 1) /
- * stride + 1, rounded down, and W' likewise. Stores no windows. PyTorch's weight is [O, C / groups,
- * height, width], its images are [B, C, H, W]. Raises if no window fits into x, or groups does not
- * divide C and O. */
-Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options);
+/* ---------------------------------------------------------------------------------- convolution */
 
 typedef struct CausalConvolutionOptions {
     Tensor *lengths; /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
@@ -188,18 +167,6 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double
 Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps);
 /* out_c = x_c / sqrt(sum_j x_j^2 + eps), likewise: rows of length 1 but for eps. */
 Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
-/* out_c = (x_c - mean_c) / sqrt(variance_c + eps) weight_c + bias_c, each channel c of x [..., C]
- * normalized over all leading axes (Ioffe and Szegedy 2015); the other tensors are [C], Real;
- * returns [..., C]. With training on (tape_set_training), mean and the biased variance are the
- * batch's, and every call, also without recording, updates the running statistics in place:
- *   running_mean     <- (1 - momentum) running_mean     + momentum mean
- *   running_variance <- (1 - momentum) running_variance + momentum variance n / (n - 1)
- * of n = the values per channel, 2 or more. With training off, out is computed from the running
- * statistics, which stay. They are tape_persistent tensors or nn_batchnorm's, and get no gradient.
- * After an error later in the step, tape_reset undoes their update. Raises unless
- * 0 <= momentum <= 1 and eps > 0. */
-Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
-                     Tensor *running_variance, double momentum, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch: x, branch
  * [..., C]; the other arguments, random numbers and errors as in op_dropout and op_layernorm. On
  * "cpu" and "cuda" it is one pass over memory, which stores neither the sum nor a mask. */
@@ -376,32 +343,6 @@ Tensor *op_select(Tape *tape, Tensor *x, int axis, int64_t index);
  * `count` equal parts (copies), which are stored in the array parts. Raises unless count divides
  * n. */
 void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts);
-/* Windows of an image. */
-typedef struct Window {
-    int64_t height, width; /* no default */
-    int64_t stride;        /* 1; in pooling the window's size: pixels from one window to the next,
-                            * in both directions */
-    int64_t padding;       /* 0 to 2^31 - 1: pixels of value 0 around the image */
-    int64_t stride_width;  /* as stride: that to the right, along the width */
-    int64_t padding_height, padding_width; /* 0: pixels of value 0 more, above and below; left and
-                                            * right */
-} Window;
-
-/* The windows of images (im2col): x [B, H, W, C]; returns [B, H', W', height width C],
- * H' = (H + 2 padding - height) / stride + 1, rounded down, and W' likewise,
- *   out[b, y, x, (i width + j) C + c] = x[b, y stride + i - padding, x stride + j - padding, c]
- * A convolution is op_linear of out; max pooling is op_max along axis 2 of
- * [B, H' W', height width, C]. Raises if no window fits into x. */
-Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
-/* out[b, y, x, c] = the maximum of x[b, h, w, c] over the pixels h, w of window [y, x]: x
- * [B, H, W, C]; returns [B, H', W', C], sizes and windows as in op_unfold. A stride of 0 means the
- * window's size: windows side by side. Padding is never the maximum, and a NaN always is. The first
- * maximum gets the gradient. Raises if no window fits into x, or if the padding is more than half
- * of the window. */
-Tensor *op_max_pool(Tape *tape, Tensor *x, Window window);
-/* out[b, y, x, c] = the sum of x[b, h, w, c] over window [y, x] / (height width), likewise. Padding
- * counts as 0, and may be larger. */
-Tensor *op_average_pool(Tape *tape, Tensor *x, Window window);
 /* to <- from, two tensors of one shape, Real or bf16. This hands a recurrent state, or a copy of
  * weights, to a later step without the host, in a replayed step too. to is a tape_persistent tensor
  * or a weight. Returns to. No gradient flows. Raises while recorded operations wait for their

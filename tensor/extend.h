@@ -122,6 +122,9 @@ typedef enum KernelTable {
                                (tables)[KERNELS_CUDA_BF16] != NULL })])
 KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
 
+/* The device of the kernel that runs. */
+C_FUNCTION Device *device_current(void);
+
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* The loops of plain kernels, divided among the threads: over n independent elements, vectorized;

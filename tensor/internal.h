@@ -52,7 +52,6 @@ bool device_is_plain(const Device *device);
 /* Makes the device the thread's current one, on which kernels launch and whose memory their
  * workspaces are. */
 void device_enter(Device *device);
-Device *device_current(void);
 
 /* Frees all workspaces of this thread (tensor/kernel.h). */
 void device_workspace_free_all(void);

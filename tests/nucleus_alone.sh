@@ -26,7 +26,7 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 
 as_printed "$without_backends" &
 one_line=$!
-tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
+tests='operations elementwise rows products layout convolution causal_convolution batchnorm random attention softmax_attention
        gates delta_rule lsh_attention features recurrent ctc vectors layers qwen3_next params optim muon schedule_free
        losses checkpoint
        distributed file tape recompute replay recovery sampling math'
@@ -43,7 +43,7 @@ DEVICE=plain ONLY=$names tests/run build
 rm -r ext build
 as_printed "$nucleus" &
 one_line=$!
-tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
+tests='operations elementwise rows products layout causal_convolution random attention softmax_attention
        decay_gradient lsh_attention features ctc params optim checkpoint file tape sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt

@@ -34,8 +34,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(log_softmax, { S(N_, M_ * K_) }) ROW(layernorm, { S(B_, N_, M_), P(M_), P(M_) })           \
     ROW(rms_norm, { S(B_, N_, M_), P(M_) }) ROW(rms_norm_one_plus, { S(N_, M_), P(M_) })           \
     ROW(rms_norm_alone, { S(N_, M_) }) ROW(l2_normalize, { S(B_, N_, H_, M_) })                    \
-    ROW(batchnorm, { S(B_, N_ + 3, M_), P(M_), P(M_) })                                            \
-    ROW(batchnorm_running, { S(B_, N_, M_), P(M_), P(M_) })                                        \
     ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
     ROW(layernorm_without_bias, { S(B_, N_, M_) })                                                 \
     ROW(residual_without_bias, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                        \
@@ -67,18 +65,12 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(concat_middle, { S(B_, N_, M_), S(B_, K_, M_) })                                           \
     ROW(stack, { S(B_, N_, M_), S(B_, N_, M_) })                                                   \
     ROW(gather, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_, K_) })                              \
-    ROW(unfold, { S(B_, N_, M_, H_) }) ROW(unfold_inside, { S(B_, N_ + 1, M_ + 2, H_) })           \
-    ROW(conv2d, { S(B_, N_, M_ + 1, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                        \
-    ROW(conv2d_3_by_3, { S(B_, N_, H_, M_), P(K_, 3, 3, M_), P(K_) })                              \
     ROW(causal_convolution, { S(B_, N_, M_), P(M_, 1 + H_), P(M_) })                               \
     ROW(convolution_state, { S(B_, N_, M_), P(M_, 1 + H_), P(M_), P(B_, H_, M_) })                 \
     ROW(convolution_lengths, { S(2, N_, M_), P(M_, 1 + H_), P(M_), P(2, H_, M_) })                 \
     ROW(convolution_offsets, { S(1, N_ + 2, M_), P(M_, 1 + H_), P(M_), P(4, H_, M_) })             \
-    ROW(unfold_3_by_3, { S(B_, N_, M_, H_) })                                                      \
-    ROW(max_pool_overlap, { S(B_, N_, M_, K_) })                                                   \
-    ROW(average_pool, { S(B_, N_ + 1, M_ + 1, K_) })                                               \
-    ROW(average_pool_overlap, { S(B_, N_, M_, H_) }) ROW(slice, { S(B_, N_ + 4, M_) })             \
-    ROW(slice_half, { S(N_, M_ + 1) }) ROW(split, { S(N_, 3 * M_) })                               \
+    ROW(slice, { S(B_, N_ + 4, M_) }) ROW(slice_half, { S(N_, M_ + 1) })                           \
+    ROW(split, { S(N_, 3 * M_) })                                                                  \
     ROW(polynomial_features, { S(N_, M_) })                                                        \
     ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \
     ROW(rotary, { S(B_, N_, H_, 2 * M_) }) ROW(rotary_halves, { S(B_, N_, H_, 2 * M_) })           \
@@ -121,19 +113,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(ctc_long, { S(B_, 120 + N_, 1 + M_) }) /* frames for 40 equal symbols */                   \
     ROW(reshape_beside, { S(3, 2, 5) }) ROW(slice_first, { S(1 + N_, M_) })                        \
     ROW(concat_first, { S(B_, N_, M_), S(H_, N_, M_) })                                            \
-    ROW(unfold_far, { S(B_, N_, M_, H_) }) ROW(unfold_padding, { S(B_, N_, M_, H_) })              \
-    ROW(unfold_gaps, { S(B_, N_ + 1, M_ + 4, H_) })                                                \
-    ROW(conv2d_far, { S(B_, N_, M_, H_), P(K_, 1 + N_ % 4, 1 + M_ % 4, H_) })                      \
-    ROW(conv2d_two_directions, { S(B_, N_, M_ + 1, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })         \
-    ROW(conv2d_dilated, { S(B_, N_ + 4, M_, H_), P(K_, 3, 1 + N_ % 3, H_), P(K_) })                \
-    ROW(conv2d_groups, { S(B_, N_ + 2, M_, 2 * H_), P(2 * K_, 1 + N_ % 3, 2, H_), P(2 * K_) })     \
-    ROW(conv2d_depthwise, { S(B_, N_, M_, K_), P(K_ * H_, 1 + N_ % 3, 2, 1), P(K_ * H_) })         \
-    ROW(unfold_two_directions, { S(B_, N_, M_, H_) })                                              \
-    ROW(max_pool_two_directions, { S(B_, N_ + 2, M_ + 2, K_) })                                    \
-    ROW(average_pool_two_directions, { S(B_, N_, M_, H_) })                                        \
-    ROW(conv2d_with_itself, { S(B_, N_, M_, H_) })                                                 \
-    ROW(max_pool, { S(B_, N_ + 1, M_ + 1, K_) }) ROW(max_pool_gaps, { S(B_, N_, M_ + 2, K_) })     \
-    ROW(average_pool_gaps, { S(B_, N_ + 1, M_ + 4, K_) })                                          \
     ROW(packed_linear_attention, { S(B_, N_, 3 * H_, M_) })                                        \
     ROW(causal_lsh_attention, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                            \
     ROW(lsh_attention, { S(2, N_, H_, M_), S(2, N_, H_, K_) })                                     \

@@ -351,60 +351,6 @@ TEST(misuse_of_gather_raises)
     tape_free(tape);
 }
 
-/* --------------------------------------------------------------------------------------- unfold */
-TEST(unfold_with_padding_and_stride)
-{
-    begin();
-    Tensor *x = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(1, 2, 3, 1));
-    Tensor *out = tensor_keep(op_unfold(tape, x, (Window){ 2, 2, 2, 1, 0, 0, 0 }));
-    assert_values(out, shape(1, 2, 2, 4), VALUES(0, 0, 0, 1, 0, 0, 2, 3, 0, 4, 0, 0, 5, 6, 0, 0));
-    tape_reset(tape);
-    x = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(1, 2, 3, 1));
-    out = tensor_keep(op_unfold(tape, x, (Window){ .height = 2, .width = 2 }));
-    assert_values(out, shape(1, 1, 2, 4), VALUES(1, 2, 4, 5, 2, 3, 5, 6));
-    tape_backward_from(tape, out,
-                       tape_input(tape, VALUES(1, 2, 4, 8, 16, 32, 64, 128), shape(1, 1, 2, 4)));
-    assert_values(tensor_gradient(x), shape(1, 2, 3, 1), VALUES(1, 18, 32, 4, 72, 128));
-    tape_free(tape);
-}
-
-/* Windows of 2 x 2 without overlap: the maximum of each, per channel. */
-TEST(unfold_and_max_are_max_pooling)
-{
-    const Real x[] = { 1, 10, 2, 20, 5, 50, 4, 90, 3, 30, 4, 0, 7, 60, 6, 80 }; /* [1, 2, 4, 2] */
-    const Real expected[] = { 4, 30, 7, 90 };
-    begin();
-    Tensor *out =
-        op_unfold(tape, tape_input(tape, x, shape(1, 2, 4, 2)), (Window){ 2, 2, 2, 0, 0, 0, 0 });
-    out = op_max(tape, op_reshape(tape, out, shape(1, 2, 4, 2)), 2);
-    ck_assert_mem_eq(test_values(out), expected, sizeof expected);
-    tape_free(tape);
-}
-
-TEST(misuse_of_unfold_raises)
-{
-    begin();
-    Tensor *x = normal_input(shape(1, 3, 4, 2));
-    assert_raises("op_unfold: x is NULL", op_unfold(tape, NULL, (Window){ 1, 1, 0, 0, 0, 0, 0 }));
-    assert_raises("op_unfold: x is [3,4], expected four axes, [B, H, W, C]",
-                  op_unfold(tape, normal_input(shape(3, 4)), (Window){ 1, 1, 0, 0, 0, 0, 0 }));
-    assert_raises("op_unfold: the window is 2 x 0, stride 0, padding 0; expected 1 or more, 1 or "
-                  "more (or 0 for the default), 0 to 2^31 - 1",
-                  op_unfold(tape, x, (Window){ .height = 2 }));
-    assert_raises("op_unfold: the window is 2 x 2, stride -1, padding 0; expected 1 or more, 1 or "
-                  "more (or 0 for the default), 0 to 2^31 - 1",
-                  op_unfold(tape, x, (Window){ 2, 2, -1, 0, 0, 0, 0 }));
-    assert_raises("op_unfold: a window of 6 x 2 does not fit into x, [1,3,4,2], with padding 1",
-                  op_unfold(tape, x, (Window){ 6, 2, 1, 1, 0, 0, 0 }));
-    assert_raises(
-        "op_unfold: the window is 2 x 2, stride 1, padding 9223372036854775807; expected 1 "
-        "or more, 1 or more (or 0 for the default), 0 to 2^31 - 1",
-        op_unfold(tape, x, (Window){ 2, 2, 1, INT64_MAX, 0, 0, 0 }));
-    assert_raises("shape: a tensor of these 3 sizes would take 2^63 bytes or more",
-                  op_unfold(tape, x, (Window){ INT32_MAX, INT32_MAX, 1, INT32_MAX, 0, 0, 0 }));
-    tape_free(tape);
-}
-
 /* ------------------------------------------------------------------------------ cumulative sums */
 TEST(cumulative_sum_along_each_axis)
 {

@@ -23,8 +23,6 @@ const Kernels cpu_kernels = {
     /* rows */
     .layernorm_backward = layernorm_backward_cpu,
     .rms_norm_backward = rms_norm_backward_cpu,
-    .batchnorm_forward = batchnorm_forward_cpu,
-    .batchnorm_backward = batchnorm_backward_cpu,
     .residual_layernorm_forward = residual_layernorm_forward_cpu,
     .residual_layernorm_backward = residual_layernorm_backward_cpu,
     .argmax = argmax_cpu,
@@ -34,20 +32,13 @@ const Kernels cpu_kernels = {
     .linear_forward = linear_forward_cpu,
     .linear_activate_backward = linear_activate_backward_cpu,
     /* convolution */
-    .conv2d_forward = conv2d_forward_cpu,
-    .conv2d_backward_x = conv2d_backward_x_cpu,
-    .conv2d_backward_weight = conv2d_backward_weight_cpu,
     .causal_convolution_forward = causal_convolution_forward_cpu,
     .causal_convolution_backward_x = causal_convolution_backward_x_cpu,
     .causal_convolution_backward_weight = causal_convolution_backward_weight_cpu,
     /* layout */
     .embedding_backward = embedding_backward_cpu,
     .transpose = transpose_cpu,
-    .fold = fold_cpu,
     /* convolution */
-    .max_pool = max_pool_cpu,
-    .average_pool = average_pool_cpu,
-    .pool_backward = pool_backward_cpu,
     /* losses */
     /* sampling */
     /* attention: linear */
@@ -91,8 +82,6 @@ const Kernels cpu_bf16_kernels = {
     .layernorm_backward = layernorm_backward_bf16,
     .rms_norm_forward = rms_norm_forward_bf16,
     .rms_norm_backward = rms_norm_backward_bf16,
-    .batchnorm_forward = batchnorm_forward_bf16,
-    .batchnorm_backward = batchnorm_backward_bf16,
     .residual_layernorm_forward = residual_layernorm_forward_bf16,
     .residual_layernorm_backward = residual_layernorm_backward_bf16,
     .argmax = argmax_bf16,
@@ -102,9 +91,6 @@ const Kernels cpu_bf16_kernels = {
     .linear_activate = linear_activate_bf16,
     .linear_activate_backward = linear_activate_backward_bf16,
     /* convolution */
-    .conv2d_forward = conv2d_forward_bf16,
-    .conv2d_backward_x = conv2d_backward_x_bf16,
-    .conv2d_backward_weight = conv2d_backward_weight_bf16,
     .causal_convolution_forward = causal_convolution_forward_bf16,
     .causal_convolution_backward_x = causal_convolution_backward_x_bf16,
     .causal_convolution_backward_weight = causal_convolution_backward_weight_bf16,
@@ -115,12 +101,7 @@ const Kernels cpu_bf16_kernels = {
     .embedding_backward = embedding_backward_bf16,
     .gather_forward = gather_forward_bf16,
     .gather_backward = gather_backward_bf16,
-    .unfold = unfold_bf16,
-    .fold = fold_bf16,
     /* convolution */
-    .max_pool = max_pool_bf16,
-    .average_pool = average_pool_bf16,
-    .pool_backward = pool_backward_bf16,
     /* losses */
     .ctc_forward = ctc_forward_bf16,
     .ctc_backward = ctc_backward_bf16,

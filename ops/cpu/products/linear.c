@@ -1,7 +1,7 @@
 /* Linear layers on the CPU: the product of the backend, then the bias and the activation in one
  * pass over its result; a bias alone is added by a product in bf16 itself. Backward, h and its
  * column sums in one pass. */
-#include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"

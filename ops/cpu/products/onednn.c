@@ -4,7 +4,7 @@
  *
  * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
  * starts more threads than there are processors. */
-#include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/onednn.h"
 #include "tensor/internal.h"
 

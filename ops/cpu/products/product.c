@@ -1,7 +1,7 @@
 /* Matrix products on the CPU. out is split into one piece per thread, and each thread computes its
  * piece as a product of its own: by register tiles (tiles.c), or by oneDNN (onednn.c) where the
  * build has it and it is faster. */
-#include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/tiles.h"
 #include "ops/cpu/shared/storage.h"

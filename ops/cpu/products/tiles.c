@@ -12,7 +12,7 @@
  * Few rows of out read b a few times, so that packing b costs more than it saves: whole panels are
  * read in place. */
 #include "ops/cpu/shared/storage.h"
-#include "ops/cpu/products/multiply.h"
+#include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/tiles.h"
 
 /* The tile leaves registers for a vector of b per column and a broadcast. */

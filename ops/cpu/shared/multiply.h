@@ -1,6 +1,6 @@
 /* The work of one thread in a product on the CPU. */
-#ifndef TAPEGRAD_OPS_CPU_PRODUCTS_MULTIPLY_H
-#define TAPEGRAD_OPS_CPU_PRODUCTS_MULTIPLY_H
+#ifndef TAPEGRAD_OPS_CPU_SHARED_MULTIPLY_H
+#define TAPEGRAD_OPS_CPU_SHARED_MULTIPLY_H
 
 #include "ops/products/product.h"
 

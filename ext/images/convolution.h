@@ -1,8 +1,8 @@
 /* The arguments of conv2d's kernels. */
-#ifndef TAPEGRAD_OPS_CONVOLUTION_CONVOLUTION_H
-#define TAPEGRAD_OPS_CONVOLUTION_CONVOLUTION_H
+#ifndef TAPEGRAD_IMAGES_CONVOLUTION_H
+#define TAPEGRAD_IMAGES_CONVOLUTION_H
 
-#include "ops/shared/windows.h"
+#include "ext/images/windows.h"
 
 typedef struct Convolution {
     Windows windows;

@@ -1,8 +1,6 @@
 /* conv2d on CUDA, as matrix products by cuBLAS: the windows of some images at a time (unfold).
  * Groups have kernels of their own: grouped.cu. */
-#include "ops/cuda/convolution/grouped.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/images/cuda/conv2d.h"
 
 /* Some of the images, and what belongs to them. */
 typedef struct Chunk {
@@ -66,7 +64,7 @@ void conv2d_forward_cuda(TensorType type, Real *out, const Real *x, const Real *
     Real *windows = windows_workspace(&c), *copy = weight_copy(type, weight, &c);
     Chunk chunk;
     for (int64_t next = 0; next_chunk(&chunk, &c, &next);) {
-        unfold_cuda(type, windows, at(type, x, chunk.pixels), chunk.c.windows);
+        unfold_cuda_windows(type, windows, at(type, x, chunk.pixels), chunk.c.windows);
         product_cuda(c.precision, (Result){ at(type, out, chunk.outs), type, false },
                      (Operand){ windows, type }, (Operand){ copy ? copy : weight, type }, chunk.p);
     }
@@ -111,7 +109,7 @@ void conv2d_backward_weight_cuda(TensorType type, Gradient dweight, const Real *
         const Product p = {
             .n = c.O, .k = chunk.p.n, .m = chunk.p.k, .transpose_a = true, .count = 1
         };
-        unfold_cuda(type, windows, at(type, x, chunk.pixels), chunk.c.windows);
+        unfold_cuda_windows(type, windows, at(type, x, chunk.pixels), chunk.c.windows);
         product_cuda(c.precision, (Result){ dweight.data, TENSOR_REAL, dweight.accumulate },
                      (Operand){ at(type, dout, chunk.outs), type }, (Operand){ windows, type }, p);
     }

@@ -1,10 +1,9 @@
 /* batchnorm on CUDA. Per part of the rows two sums per channel in double precision; then a kernel
- * of one thread per channel adds them in order. The formulas are those of ops/cpu/rows/batchnorm.c.
- */
-#include "ops/kernels.h"
+ * of one thread per channel adds them in order. The formulas are those of
+ * ext/images/cpu/batchnorm.c. */
+#include "ext/images/kernels.h"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/cuda/shared/map.cuh"
-#include "ops/shared/columns.h"
 
 /* Terms of element e, of channel c: x - s and its square. */
 template <typename T> struct ValueTerms {
@@ -147,13 +146,19 @@ static void batchnorm_backward(Gradient dx, Gradient dweight, Gradient dbias, co
     device_workspace_free(sums);
 }
 
-extern "C" void batchnorm_forward_cuda(TensorType type, Real *out, BatchNormArguments norm)
+static void batchnorm_forward_cuda(TensorType type, Real *out, BatchNormArguments norm)
 {
     BY_STORAGE(type, T, batchnorm_forward((T *)out, norm));
 }
 
-extern "C" void batchnorm_backward_cuda(TensorType type, Gradient dx, Gradient dweight,
-                                        Gradient dbias, const Real *dout, BatchNormArguments norm)
+static void batchnorm_backward_cuda(TensorType type, Gradient dx, Gradient dweight, Gradient dbias,
+                                    const Real *dout, BatchNormArguments norm)
 {
     BY_STORAGE(type, T, batchnorm_backward(dx, dweight, dbias, (const T *)dout, norm));
 }
+
+template <TensorType type>
+static constexpr BatchNormKernels batchnorm_table = { call<batchnorm_forward_cuda, type>,
+                                                      call<batchnorm_backward_cuda, type> };
+const BatchNormKernels batchnorm_cuda = batchnorm_table<TENSOR_REAL>;
+const BatchNormKernels batchnorm_cuda_bf16 = batchnorm_table<TENSOR_BF16>;

@@ -9,11 +9,9 @@
  *   dx_i <- weight r (g_i - sum_j g_j / R - n_i sum_j g_j n_j / R)
  * When training is off, mean and variance are the running ones: constants, so dx_i <- weight r g_i.
  * Saved for the backward pass: mean and r, two values per channel. */
-#include "autograd/internal.h"
-#include "ops/kernels.h"
-#include "ops/shared/rows.h"
+#include "ext/images/kernels.h"
 
-void batchnorm_forward_plain(Real *out, BatchNormArguments norm)
+static void batchnorm_forward_plain(Real *out, BatchNormArguments norm)
 {
     const int64_t R = norm.R, C = norm.C;
     EACH_ROW(c, C, R) {
@@ -29,8 +27,8 @@ void batchnorm_forward_plain(Real *out, BatchNormArguments norm)
     }
 }
 
-void batchnorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, const Real *dout,
-                              BatchNormArguments norm)
+static void batchnorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias,
+                                     const Real *dout, BatchNormArguments norm)
 {
     const int64_t R = norm.R, C = norm.C;
     EACH_ROW(c, C, R) {
@@ -52,6 +50,8 @@ void batchnorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
         }
     }
 }
+
+const BatchNormKernels batchnorm_plain = { batchnorm_forward_plain, batchnorm_backward_plain };
 
 static void batchnorm_check(Tape *tape, Tensor *x, Tensor *const *channels, double momentum,
                             double eps)
@@ -82,8 +82,8 @@ static void batchnorm_backward(Node *node)
     const Gradient dweight = tape_contribution(node, node->inputs[1]); /* in the kernels' order: */
     const Gradient dbias = tape_contribution(node, node->inputs[2]);   /* all may be one tensor */
     const Gradient dx = tape_contribution(node, x);
-    kernels_of(x)->batchnorm_backward(dx, dweight, dbias, tape_upstream(node, 0),
-                                      *(const BatchNormArguments *)node->attributes);
+    batchnorm_kernels(x)->backward(dx, dweight, dbias, tape_upstream(node, 0),
+                                   *(const BatchNormArguments *)node->attributes);
 }
 
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
@@ -111,7 +111,7 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
                                       .training = tape_is_training(tape),
                                       .R = shape_rows(x->shape),
                                       .C = C };
-    kernels_of(x)->batchnorm_forward(out->data, norm);
+    batchnorm_kernels(x)->forward(out->data, norm);
     tape_record(tape, (Node){ "op_batchnorm", batchnorm_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .saved = { statistics },
                               .attributes = tape_save(tape, &norm, sizeof norm) });

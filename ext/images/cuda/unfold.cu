@@ -1,4 +1,4 @@
-#include "ops/kernels.h"
+#include "ext/images/cuda/conv2d.h"
 #include "ops/cuda/shared/map.cuh"
 
 /* Element [b, y, x, i, j, c] of out */
@@ -68,7 +68,7 @@ template <typename T> struct FoldInput {
     }
 };
 
-extern "C" void unfold_cuda(TensorType type, Real *out, const Real *x, Windows u)
+extern "C" void unfold_cuda_windows(TensorType type, Real *out, const Real *x, Windows u)
 {
     const int64_t n = u.B * u.rows * u.columns * u.height * u.width * u.C;
     BY_STORAGE(type, T,
@@ -81,3 +81,9 @@ extern "C" void fold_cuda(TensorType type, Gradient dx, const Real *dout, Window
                map_inputs(Identity(), (T *)dx.data, dx.accumulate, u.B * u.H * u.W * u.C,
                           FoldInput<T>{ (const T *)dout, u }));
 }
+
+template <TensorType type>
+static constexpr UnfoldKernels unfold_table = { call<unfold_cuda_windows, type>,
+                                                call<fold_cuda, type> };
+const UnfoldKernels unfold_cuda = unfold_table<TENSOR_REAL>;
+const UnfoldKernels unfold_cuda_bf16 = unfold_table<TENSOR_BF16>;

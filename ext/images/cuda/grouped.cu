@@ -1,9 +1,8 @@
 /* conv2d in groups: a group has too few channels for a matrix product. Threads of a warp have
  * adjacent channels, so that loads are coalesced. */
-#include "ops/cuda/convolution/grouped.h"
+#include "ext/images/cuda/conv2d.h"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/cuda/shared/map.cuh"
-#include "ops/shared/columns.h"
 
 /* The first channel of pixel [i, j] of window n in x, for filter o; -1 outside the image */
 __device__ static inline int64_t tap_in_x(const Convolution &c, int64_t n, int64_t o, int64_t i,
@@ -141,3 +140,10 @@ extern "C" void grouped_backward_weight_cuda(TensorType type, Gradient dweight, 
            (const Real *)partial, parts, size, c.O);
     device_workspace_free(partial);
 }
+
+template <TensorType type>
+static constexpr ConvolutionKernels convolution_table = { call<conv2d_forward_cuda, type>,
+                                                          call<conv2d_backward_x_cuda, type>,
+                                                          call<conv2d_backward_weight_cuda, type> };
+const ConvolutionKernels convolution_cuda = convolution_table<TENSOR_REAL>;
+const ConvolutionKernels convolution_cuda_bf16 = convolution_table<TENSOR_BF16>;

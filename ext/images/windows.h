@@ -1,9 +1,9 @@
 /* Windows over images: the sizes that unfold, pooling and convolution share. */
-#ifndef TAPEGRAD_OPS_SHARED_WINDOWS_H
-#define TAPEGRAD_OPS_SHARED_WINDOWS_H
+#ifndef TAPEGRAD_IMAGES_WINDOWS_H
+#define TAPEGRAD_IMAGES_WINDOWS_H
 
-#include "ops/ops.h"
-#include "tensor/kernel.h"
+#include "ext/images/images.h"
+#include "extend.h"
 
 typedef struct Windows {
     int64_t B, H, W, C;    /* x */
@@ -27,8 +27,8 @@ static inline int64_t window_size(const Windows *w)
 /* The windows over x [B, H, W, C]; a stride of 0 means 1. Raises in the operation's name unless
  * the window's fields are in range, one window fits into x, and the elements of all windows can be
  * counted. */
-Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window,
-                     int64_t dilation);
+C_FUNCTION Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window,
+                                int64_t dilation);
 
 /* first to end - 1, along one axis; none if first >= end */
 typedef struct Interval {

@@ -1,8 +1,7 @@
 /* pooling in both dtypes: the channels of a pixel are contiguous, so a block of them has its maxima
- * or sums in L1. ops/convolution/pool.c has the derivation. */
+ * or sums in L1. ext/images/pool.c has the derivation. */
+#include "ext/images/kernels.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
 
 enum { POOL_BLOCK = 64, PIXEL_RUN = 256 }; /* channels; pixels */
 
@@ -139,17 +138,17 @@ ALWAYS_INLINE void pool_backward_as(int T, Gradient dx, const Real *dout, const 
     }
 }
 
-void max_pool_cpu(Real *out, int32_t *index, const Real *x, Windows s)
+static void max_pool_cpu(Real *out, int32_t *index, const Real *x, Windows s)
 {
     pool_as(TENSOR_REAL, false, out, index, x, &s);
 }
 
-void max_pool_bf16(Real *out, int32_t *index, const Real *x, Windows s)
+static void max_pool_bf16(Real *out, int32_t *index, const Real *x, Windows s)
 {
     pool_as(TENSOR_BF16, false, out, index, x, &s);
 }
 
-void average_pool_cpu(Real *out, const Real *x, Windows s)
+static void average_pool_cpu(Real *out, const Real *x, Windows s)
 {
     if (s.height * s.width > PIXEL_RUN)
         pool_as(TENSOR_REAL, true, out, NULL, x, &s);
@@ -157,7 +156,7 @@ void average_pool_cpu(Real *out, const Real *x, Windows s)
         pool_as(TENSOR_REAL, false, out, NULL, x, &s);
 }
 
-void average_pool_bf16(Real *out, const Real *x, Windows s)
+static void average_pool_bf16(Real *out, const Real *x, Windows s)
 {
     if (s.height * s.width > PIXEL_RUN)
         pool_as(TENSOR_BF16, true, out, NULL, x, &s);
@@ -165,12 +164,15 @@ void average_pool_bf16(Real *out, const Real *x, Windows s)
         pool_as(TENSOR_BF16, false, out, NULL, x, &s);
 }
 
-void pool_backward_cpu(Gradient dx, const Real *dout, const int32_t *index, Windows s)
+static void pool_backward_cpu(Gradient dx, const Real *dout, const int32_t *index, Windows s)
 {
     pool_backward_as(TENSOR_REAL, dx, dout, index, &s);
 }
 
-void pool_backward_bf16(Gradient dx, const Real *dout, const int32_t *index, Windows s)
+static void pool_backward_bf16(Gradient dx, const Real *dout, const int32_t *index, Windows s)
 {
     pool_backward_as(TENSOR_BF16, dx, dout, index, &s);
 }
+
+const PoolKernels pool_cpu = { max_pool_cpu, average_pool_cpu, pool_backward_cpu };
+const PoolKernels pool_cpu_bf16 = { max_pool_bf16, average_pool_bf16, pool_backward_bf16 };

@@ -6,11 +6,9 @@
  * x s + j - p = w,
  *   dx[b, h, w, c] <- sum over these y, x, i, j of g[b, y, x, i, j, c]
  * Each pixel sums its own terms, in a fixed order. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
-#include "ops/shared/windows.h"
+#include "ext/images/kernels.h"
 
-void unfold_plain(Real *out, const Real *x, Windows u)
+void unfold_forward_plain(Real *out, const Real *x, Windows u)
 {
     EACH_ROW(window, u.B * u.rows * u.columns, u.height * u.width * u.C) {
         const int64_t b = window / u.columns / u.rows;
@@ -45,18 +43,20 @@ static double fold_element(const Real *dout, const Windows *u, int64_t pixel, in
     return sum;
 }
 
-void fold_plain(Gradient dx, const Real *dout, Windows u)
+static void fold_plain(Gradient dx, const Real *dout, Windows u)
 {
     EACH_ROW(pixel, u.B * u.H * u.W, u.height * u.width * u.C)
         for (int64_t c = 0; c < u.C; c++)
             gradient_add(dx, pixel * u.C + c, (Real)fold_element(dout, &u, pixel, c));
 }
 
+const UnfoldKernels unfold_plain = { unfold_forward_plain, fold_plain };
+
 static void unfold_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    kernels_of(x)->fold(tape_contribution(node, x), tape_upstream(node, 0),
-                        *(const Windows *)node->attributes);
+    unfold_kernels(x)->backward(tape_contribution(node, x), tape_upstream(node, 0),
+                                *(const Windows *)node->attributes);
 }
 
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
@@ -65,7 +65,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
     const Windows u = windows_over(tape, "op_unfold", x, window, 1);
     Tensor *out =
         tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
-    kernels_of(x)->unfold(out->data, x->data, u);
+    unfold_kernels(x)->forward(out->data, x->data, u);
     tape_record(tape, (Node){ "op_unfold", unfold_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &u, sizeof u) });
     return out;

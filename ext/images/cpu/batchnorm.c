@@ -1,14 +1,13 @@
-/* batchnorm in both dtypes; ops/rows/batchnorm.c has the derivation. Each block of rows has two
+/* batchnorm in both dtypes; ext/images/batchnorm.c has the derivation. Each block of rows has two
  * sums per channel in double precision, which are added in the order of the blocks: these depend on
  * R alone, so the sums do not depend on the number of threads. One pass over x serves mean and
  * variance, s = x_0 of the channel:
  *   mean = s + sum_i (x_i - s) / R     sum_i (x_i - mean)^2 = sum_i (x_i - s)^2 - R (mean - s)^2
  * As s is one of the x_i, the first sum is at most R + 1 times the result, so the difference loses
  * at most log10(R + 1) of the 16 digits of a double. */
+#include "ext/images/kernels.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
 
 /* [blocks, 2, C] */
 typedef struct ChannelSums {
@@ -153,24 +152,27 @@ static void batchnorm_backward_as(TensorType type, Gradient dx, Gradient dweight
     channel_sums_end(&sums);
 }
 
-void batchnorm_forward_cpu(Real *out, BatchNormArguments norm)
+static void batchnorm_forward_cpu(Real *out, BatchNormArguments norm)
 {
     batchnorm_forward_as(TENSOR_REAL, out, norm);
 }
 
-void batchnorm_forward_bf16(Real *out, BatchNormArguments norm)
+static void batchnorm_forward_bf16(Real *out, BatchNormArguments norm)
 {
     batchnorm_forward_as(TENSOR_BF16, out, norm);
 }
 
-void batchnorm_backward_cpu(Gradient dx, Gradient dweight, Gradient dbias, const Real *dout,
-                            BatchNormArguments norm)
+static void batchnorm_backward_cpu(Gradient dx, Gradient dweight, Gradient dbias, const Real *dout,
+                                   BatchNormArguments norm)
 {
     batchnorm_backward_as(TENSOR_REAL, dx, dweight, dbias, dout, norm);
 }
 
-void batchnorm_backward_bf16(Gradient dx, Gradient dweight, Gradient dbias, const Real *dout,
-                             BatchNormArguments norm)
+static void batchnorm_backward_bf16(Gradient dx, Gradient dweight, Gradient dbias, const Real *dout,
+                                    BatchNormArguments norm)
 {
     batchnorm_backward_as(TENSOR_BF16, dx, dweight, dbias, dout, norm);
 }
+
+const BatchNormKernels batchnorm_cpu = { batchnorm_forward_cpu, batchnorm_backward_cpu };
+const BatchNormKernels batchnorm_cpu_bf16 = { batchnorm_forward_bf16, batchnorm_backward_bf16 };

@@ -1,7 +1,6 @@
 /* unfold in bf16, and fold: the pixels of one row of a window are contiguous in x and in out. */
+#include "ext/images/kernels.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
 
 /* The j of window column x that are inside the image: contiguous in x and in out. */
 typedef struct Inside {
@@ -19,7 +18,7 @@ static Inside inside(const Windows *u, int64_t x)
     return (Inside){ clamped_index(left, 0, u->width), clamped_index(u->W + left, 0, u->width) };
 }
 
-void unfold_bf16(Real *out, const Real *x, Windows u)
+static void unfold_bf16(Real *out, const Real *x, Windows u)
 {
     enum { T = TENSOR_BF16 };
     const int64_t run = u.width * u.C, window = u.height * run;
@@ -99,12 +98,15 @@ ALWAYS_INLINE void fold_images(int T, Gradient dx, const Real *dout, Windows u)
                        elements_at(T, dout, r / u.H * image), &u, r % u.H);
 }
 
-void fold_cpu(Gradient dx, const Real *dout, Windows u)
+static void fold_cpu(Gradient dx, const Real *dout, Windows u)
 {
     fold_images(TENSOR_REAL, dx, dout, u);
 }
 
-void fold_bf16(Gradient dx, const Real *dout, Windows u)
+static void fold_bf16(Gradient dx, const Real *dout, Windows u)
 {
     fold_images(TENSOR_BF16, dx, dout, u);
 }
+
+const UnfoldKernels unfold_cpu = { unfold_forward_plain, fold_cpu };
+const UnfoldKernels unfold_cpu_bf16 = { unfold_bf16, fold_bf16 };

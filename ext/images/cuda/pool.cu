@@ -1,4 +1,4 @@
-#include "ops/kernels.h"
+#include "ext/images/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 
 /* Thread e: element e of out [B, rows, columns, C] */
@@ -100,7 +100,7 @@ template <typename T> struct PoolGradient {
     }
 };
 
-extern "C" void max_pool_cuda(TensorType type, Real *out, int32_t *index, const Real *x, Windows s)
+static void max_pool_cuda(TensorType type, Real *out, int32_t *index, const Real *x, Windows s)
 {
     const int64_t n = s.B * s.rows * s.columns * s.C;
     BY_STORAGE(
@@ -108,7 +108,7 @@ extern "C" void max_pool_cuda(TensorType type, Real *out, int32_t *index, const 
         LAUNCH(max_pool_kernel<T>, blocks_for(n), THREADS, 0, (T *)out, index, (const T *)x, s));
 }
 
-extern "C" void average_pool_cuda(TensorType type, Real *out, const Real *x, Windows s)
+static void average_pool_cuda(TensorType type, Real *out, const Real *x, Windows s)
 {
     const ScaleBy share = { 1 / (Real)(s.height * s.width) };
     BY_STORAGE(type, T,
@@ -116,11 +116,18 @@ extern "C" void average_pool_cuda(TensorType type, Real *out, const Real *x, Win
                           PoolSum<T>{ (const T *)x, s }));
 }
 
-extern "C" void pool_backward_cuda(TensorType type, Gradient dx, const Real *dout,
-                                   const int32_t *index, Windows s)
+static void pool_backward_cuda(TensorType type, Gradient dx, const Real *dout, const int32_t *index,
+                               Windows s)
 {
     const ScaleBy share = { index ? 1 : 1 / (Real)(s.height * s.width) };
     BY_STORAGE(type, T,
                map_inputs(share, (T *)dx.data, dx.accumulate, s.B * s.H * s.W * s.C,
                           PoolGradient<T>{ (const T *)dout, index, s }));
 }
+
+template <TensorType type>
+static constexpr PoolKernels pool_table = { call<max_pool_cuda, type>,
+                                            call<average_pool_cuda, type>,
+                                            call<pool_backward_cuda, type> };
+const PoolKernels pool_cuda = pool_table<TENSOR_REAL>;
+const PoolKernels pool_cuda_bf16 = pool_table<TENSOR_BF16>;

@@ -11,9 +11,7 @@
  * All loops run over consecutive elements of x, inside the image, that are multiplied with
  * consecutive weights of a filter: a window's row, or, dilated or in groups, a pixel's channels.
  * Sums are Reals, as in products. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
-#include "ops/shared/rows.h"
+#include "ext/images/kernels.h"
 
 /* Of a window, of the first group: the first element in x, its weight's place in a filter, and the
  * number of elements, 0 outside the image. */
@@ -51,8 +49,8 @@ static WindowRun window_run(const Convolution *c, int64_t n, int64_t r)
                         (i * w->width + j) * channels, (inside.end - inside.first) * channels };
 }
 
-void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Real *bias,
-                          Convolution c)
+static void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Real *bias,
+                                 Convolution c)
 {
     const int64_t O = c.O, size = filter_size(&c), runs = c.windows.height * runs_per_row(&c);
     EACH_ROW(n, windows_count(&c.windows), O * size) {
@@ -67,7 +65,8 @@ void conv2d_forward_plain(Real *out, const Real *x, const Real *weight, const Re
     }
 }
 
-void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, Convolution c)
+static void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight,
+                                    Convolution c)
 {
     const Windows *w = &c.windows;
     const int64_t O = c.O, size = filter_size(&c), runs = w->height * runs_per_row(&c);
@@ -88,7 +87,8 @@ void conv2d_backward_x_plain(Gradient dx, const Real *dout, const Real *weight, 
     }
 }
 
-void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real *x, Convolution c)
+static void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real *x,
+                                         Convolution c)
 {
     const int64_t O = c.O, size = filter_size(&c), runs = c.windows.height * runs_per_row(&c);
     double *sums = (double *)(void *)device_workspace(2 * O * size);
@@ -109,21 +109,24 @@ void conv2d_backward_weight_plain(Gradient dweight, const Real *dout, const Real
     device_workspace_free((const Real *)(const void *)sums);
 }
 
+const ConvolutionKernels convolution_plain = { conv2d_forward_plain, conv2d_backward_x_plain,
+                                               conv2d_backward_weight_plain };
+
 static void conv2d_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const Kernels *kernels = kernels_of(x);
+    const ConvolutionKernels *kernels = convolution_kernels(x);
     const Convolution c = *(const Convolution *)node->attributes;
     const Real *dout = tape_upstream(node, 0);
     const Gradient dx = tape_contribution(node, x);
     if (dx.data)
-        kernels->conv2d_backward_x(dx, dout, weight->data, c);
+        kernels->backward_x(dx, dout, weight->data, c);
     const Gradient dweight = tape_contribution(node, weight);
     if (dweight.data)
-        kernels->conv2d_backward_weight(dweight, dout, x->data, c);
+        kernels->backward_weight(dweight, dout, x->data, c);
     const Gradient dbias = tape_contribution(node, bias);
     if (dbias.data)
-        kernels->column_sums(dbias, dout, windows_count(&c.windows), c.O);
+        kernels_of(x)->column_sums(dbias, dout, windows_count(&c.windows), c.O);
 }
 
 static Convolution convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
@@ -168,7 +171,7 @@ Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOpt
     const Windows *w = &c.windows;
     x = op_cast(tape, x, product_type(tape));
     Tensor *out = tape_tensor_of(tape, x->type, shape(w->B, w->rows, w->columns, c.O));
-    kernels_of(x)->conv2d_forward(out->data, x->data, weight->data, bias ? bias->data : NULL, c);
+    convolution_kernels(x)->forward(out->data, x->data, weight->data, bias ? bias->data : NULL, c);
     tape_record(tape, (Node){ "op_conv2d", conv2d_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .attributes = tape_save(tape, &c, sizeof c) });
     return out;

@@ -1,6 +1,5 @@
-#include "ops/shared/windows.h"
-
-#include "ops/shared/internal.h"
+/* The sizes of windows over images. */
+#include "ext/images/windows.h"
 
 static bool in_range(int64_t value, int64_t low)
 {

@@ -1,10 +1,9 @@
 /* conv2d on the CPU, by oneDNN (onednn.c) or without it (im2col.c). type is the activations', bf16
  * only where the device has products of it. */
-#ifndef TAPEGRAD_OPS_CPU_CONVOLUTION_CONV2D_H
-#define TAPEGRAD_OPS_CPU_CONVOLUTION_CONV2D_H
+#ifndef TAPEGRAD_IMAGES_CPU_CONV2D_H
+#define TAPEGRAD_IMAGES_CPU_CONV2D_H
 
-#include "ops/convolution/convolution.h"
-#include "ops/shared/internal.h"
+#include "ext/images/kernels.h"
 
 void convolve_forward(TensorType type, Real *out, const Real *x, const Real *weight,
                       const Real *bias, Convolution c);

@@ -9,11 +9,9 @@
  *   max:      dx[b, h, w, c] <- sum of g[b, y, x, c] over the windows with index = h W + w
  *   average:  dx[b, h, w, c] <- sum of g[b, y, x, c] over the windows of h, w / (height width)
  * Each pixel sums its own terms, in a fixed order. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
-#include "ops/shared/windows.h"
+#include "ext/images/kernels.h"
 
-void max_pool_plain(Real *out, int32_t *index, const Real *x, Windows s)
+static void max_pool_plain(Real *out, int32_t *index, const Real *x, Windows s)
 {
     EACH_ROW(item, s.B * s.rows * s.columns * s.C, s.height * s.width) {
         const int64_t c = item % s.C, window = item / s.C, row = window / s.columns;
@@ -32,7 +30,7 @@ void max_pool_plain(Real *out, int32_t *index, const Real *x, Windows s)
     }
 }
 
-void average_pool_plain(Real *out, const Real *x, Windows s)
+static void average_pool_plain(Real *out, const Real *x, Windows s)
 {
     EACH_ROW(item, s.B * s.rows * s.columns * s.C, s.height * s.width) {
         const int64_t c = item % s.C, window = item / s.C, row = window / s.columns;
@@ -47,7 +45,7 @@ void average_pool_plain(Real *out, const Real *x, Windows s)
     }
 }
 
-void pool_backward_plain(Gradient dx, const Real *dout, const int32_t *index, Windows s)
+static void pool_backward_plain(Gradient dx, const Real *dout, const int32_t *index, Windows s)
 {
     EACH_ROW(item, s.B * s.H * s.W * s.C, 4) { /* about 4 windows per pixel */
         const int64_t c = item % s.C, pixel = item / s.C % (s.H * s.W);
@@ -64,12 +62,14 @@ void pool_backward_plain(Gradient dx, const Real *dout, const int32_t *index, Wi
     }
 }
 
+const PoolKernels pool_plain = { max_pool_plain, average_pool_plain, pool_backward_plain };
+
 static void pool_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    kernels_of(x)->pool_backward(tape_contribution(node, x), tape_upstream(node, 0),
-                                 node->saved[0] ? node->saved[0]->integers : NULL,
-                                 *(const Windows *)node->attributes);
+    pool_kernels(x)->backward(tape_contribution(node, x), tape_upstream(node, 0),
+                              node->saved[0] ? node->saved[0]->integers : NULL,
+                              *(const Windows *)node->attributes);
 }
 
 /* Records out, which windows s make of x. index: of max_pool, or NULL */
@@ -107,7 +107,7 @@ Tensor *op_max_pool(Tape *tape, Tensor *x, Window window)
                    tensor_text(x).text);
     const Shape of_out = shape(s.B, s.rows, s.columns, s.C);
     Tensor *out = tape_tensor_of(tape, x->type, of_out), *index = tape_tensor_i32(tape, of_out);
-    kernels_of(x)->max_pool(out->data, index->integers, x->data, s);
+    pool_kernels(x)->max(out->data, index->integers, x->data, s);
     return pooled(tape, "op_max_pool", x, out, index, s);
 }
 
@@ -116,6 +116,6 @@ Tensor *op_average_pool(Tape *tape, Tensor *x, Window window)
     tape_use(tape, "op_average_pool: x", x);
     const Windows s = pool_windows(tape, "op_average_pool", x, window);
     Tensor *out = tape_tensor_of(tape, x->type, shape(s.B, s.rows, s.columns, s.C));
-    kernels_of(x)->average_pool(out->data, x->data, s);
+    pool_kernels(x)->average(out->data, x->data, s);
     return pooled(tape, "op_average_pool", x, out, NULL, s);
 }

@@ -1,22 +1,21 @@
 /* conv2d's kernels on the CPU. Activations in bf16 are converted to Real where processors have no
  * products of bf16. */
-#include "ops/cpu/convolution/conv2d.h"
+#include "ext/images/cpu/conv2d.h"
 #include "ops/cpu/shared/bf16.h"
-#include "ops/kernels.h"
-#include "tensor/internal.h"
 
-void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real *bias,
-                        Convolution c)
+static void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real *bias,
+                               Convolution c)
 {
     convolve_forward(TENSOR_REAL, out, x, weight, bias, c);
 }
 
-void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Convolution c)
+static void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
     convolve_backward_x(TENSOR_REAL, dx, dout, weight, c);
 }
 
-void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *x, Convolution c)
+static void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *x,
+                                       Convolution c)
 {
     convolve_backward_weight(TENSOR_REAL, dweight, dout, x, c);
 }
@@ -31,8 +30,8 @@ static int64_t image_elements(const Windows *w)
     return w->B * w->H * w->W * w->C;
 }
 
-void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, const Real *bias,
-                         Convolution c)
+static void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, const Real *bias,
+                                Convolution c)
 {
     if (has_products()) {
         convolve_forward(TENSOR_BF16, out, x, weight, bias, c);
@@ -46,7 +45,7 @@ void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, const Rea
     device_workspace_free(x_values);
 }
 
-void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, Convolution c)
+static void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
     if (has_products()) {
         convolve_backward_x(TENSOR_BF16, dx, dout, weight, c);
@@ -61,7 +60,8 @@ void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, C
     device_workspace_free(upstream);
 }
 
-void conv2d_backward_weight_bf16(Gradient dweight, const Real *dout, const Real *x, Convolution c)
+static void conv2d_backward_weight_bf16(Gradient dweight, const Real *dout, const Real *x,
+                                        Convolution c)
 {
     if (has_products()) {
         convolve_backward_weight(TENSOR_BF16, dweight, dout, x, c);
@@ -73,3 +73,8 @@ void conv2d_backward_weight_bf16(Gradient dweight, const Real *dout, const Real 
     device_workspace_free(x_values);
     device_workspace_free(upstream);
 }
+
+const ConvolutionKernels convolution_cpu = { conv2d_forward_cpu, conv2d_backward_x_cpu,
+                                             conv2d_backward_weight_cpu };
+const ConvolutionKernels convolution_cpu_bf16 = { conv2d_forward_bf16, conv2d_backward_x_bf16,
+                                                  conv2d_backward_weight_bf16 };

@@ -5,10 +5,9 @@
  *   dweight   dout^T [O, n] windows, summed by each thread over its blocks: in Real over at most
  *             4096 windows, and of these runs in double
  * Groups are computed by the plain kernels. onednn.c where there is oneDNN. */
-#include "ops/cpu/convolution/conv2d.h"
-#include "ops/cpu/products/multiply.h"
+#include "ext/images/cpu/conv2d.h"
+#include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/tiles.h"
-#include "ops/kernels.h"
 
 /* A copy of a run of pixels, or with add its gradient's contribution to x. */
 ALWAYS_INLINE void move_run(bool add, Real *restrict window, Real *restrict x, int64_t length)
@@ -111,7 +110,7 @@ void convolve_forward(TensorType type, Real *out, const Real *x, const Real *wei
 {
     (void)type;
     if (c.groups > 1) {
-        conv2d_forward_plain(out, x, weight, bias, c);
+        convolution_plain.forward(out, x, weight, bias, c);
         return;
     }
     const Windows *w = &c.windows;
@@ -143,7 +142,7 @@ void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const R
 {
     (void)type;
     if (c.groups > 1) {
-        conv2d_backward_x_plain(dx, dout, weight, c);
+        convolution_plain.backward_x(dx, dout, weight, c);
         return;
     }
     const Windows *w = &c.windows;
@@ -175,7 +174,7 @@ void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dou
 {
     (void)type;
     if (c.groups > 1) {
-        conv2d_backward_weight_plain(dweight, dout, x, c);
+        convolution_plain.backward_weight(dweight, dout, x, c);
         return;
     }
     enum { RUN = 4096 };

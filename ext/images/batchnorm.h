@@ -1,8 +1,8 @@
 /* The arguments of batchnorm's kernels. */
-#ifndef TAPEGRAD_OPS_ROWS_BATCHNORM_H
-#define TAPEGRAD_OPS_ROWS_BATCHNORM_H
+#ifndef TAPEGRAD_IMAGES_BATCHNORM_H
+#define TAPEGRAD_IMAGES_BATCHNORM_H
 
-#include "ops/rows/layernorm.h"
+#include "extend.h"
 
 typedef struct BatchNormArguments {
     const Real *x;                         /* [R, C], activations */

@@ -2,11 +2,10 @@
  * read weights in a layout of their own, and write their gradient in it; copies are small beside
  * the images. The gradient by the weights is summed by each thread in float32 over its images, and
  * then in double over the threads. im2col.c where there is no oneDNN. */
-#include "ops/cpu/convolution/conv2d.h"
+#include "ext/images/cpu/conv2d.h"
 #include "ops/cpu/shared/onednn.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/cpu/shared/tiles.h"
-#include "ops/kernels.h"
 
 enum { X, WEIGHT, BIAS, OUT, TENSORS };
 
