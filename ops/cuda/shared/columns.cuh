@@ -3,6 +3,7 @@
 #ifndef TAPEGRAD_OPS_SHARED_COLUMNS_CUH
 #define TAPEGRAD_OPS_SHARED_COLUMNS_CUH
 
+#include "ops/shared/columns.h"
 #include "autograd/tape.h"
 #include "tensor/cuda/kernel.cuh"
 
