@@ -4,9 +4,9 @@
  * ranks that they attend to; for dk and dv it owns 64 ranks as keys and iterates over the queries
  * that attend to them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums
  * of the previous rounds in scratch memory; in each launch every row has one owner. */
-#include "ops/attention/lsh/lsh.h"
-#include "ops/cuda/attention/lsh/lsh_sort.cuh"
-#include "ops/cuda/attention/shared/softmax_tiles.cuh"
+#include "ext/lsh/kernels.h"
+#include "ext/lsh/cuda/sort.cuh"
+#include "ops/cuda/shared/softmax_tiles.cuh"
 #include "ops/kernels.h"
 
 #define LOWEST ((Real)-1e30) /* row maximum before the first score */

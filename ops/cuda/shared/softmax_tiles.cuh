@@ -19,7 +19,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 
-#include "ops/cuda/attention/shared/tiles.cuh"
+#include "ops/cuda/shared/tiles.cuh"
 
 /* The work of a thread block: the tile of a head's queries or keys that starts at first, and the
  * columns of its results that start at column. */

@@ -3,7 +3,7 @@
 #ifndef TAPEGRAD_OPS_CPU_ATTENTION_LSH_SORT_H
 #define TAPEGRAD_OPS_CPU_ATTENTION_LSH_SORT_H
 
-#include "ops/attention/lsh/lsh.h"
+#include "ext/lsh/kernels.h"
 #include "ops/cpu/shared/tiles.h"
 
 enum { HASH_TILE = 32 }; /* positions that are hashed together */

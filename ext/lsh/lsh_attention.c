@@ -30,7 +30,7 @@
  * dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j, and its matrix is symmetric:
  *   dx_j <- (w_j - u_j (u_j.w_j)) / n_j = sum_i dS_ij (x_i / sqrt D - s_ij u_j) / n_j
  * If U_i is empty, dv_i <- g_i is the only contribution. */
-#include "ops/attention/lsh/lsh.h"
+#include "ext/lsh/kernels.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

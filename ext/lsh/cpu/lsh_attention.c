@@ -6,9 +6,9 @@
  * chunks; keys that are not visible to a query get weight 0 in its row (softmax_tiles.h).
  *
  * A unit of work is one head of one sequence, with all its rounds. */
-#include "ops/attention/lsh/lsh.h"
-#include "ops/cpu/attention/lsh/sort.h"
-#include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ext/lsh/kernels.h"
+#include "ext/lsh/cpu/sort.h"
+#include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 

@@ -7,8 +7,8 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
 #define TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
 
-#include "ops/cuda/attention/shared/tiles.cuh"
-#include "ops/attention/lsh/lsh.h"
+#include "ops/cuda/shared/tiles.cuh"
+#include "ext/lsh/kernels.h"
 #include "ops/cuda/shared/sort.cuh"
 
 /* -------------------------------------------------------------------------------------- hashing */

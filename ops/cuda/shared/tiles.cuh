@@ -9,7 +9,7 @@
 #define TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
 
 #include "ops/attention/shared/arguments.h"
-#include "ops/cuda/attention/shared/mma_operands.cuh"
+#include "ops/cuda/shared/mma_operands.cuh"
 
 enum {
     CHUNK = 64,
