@@ -135,9 +135,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(max_pool, { S(B_, N_ + 1, M_ + 1, K_) }) ROW(max_pool_gaps, { S(B_, N_, M_ + 2, K_) })     \
     ROW(average_pool_gaps, { S(B_, N_ + 1, M_ + 4, K_) })                                          \
     ROW(packed_linear_attention, { S(B_, N_, 3 * H_, M_) })                                        \
-    ROW(causal_lsh_attention, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                            \
-    ROW(lsh_attention, { S(2, N_, H_, M_), S(2, N_, H_, K_) })                                     \
-    ROW(packed_lsh_attention, { S(B_, N_, 2 * H_, M_) })                                           \
     ROW(recurrent_softplus, { STATES(B_) }) ROW(quadratic_relu, { STATES(B_) })                    \
     ROW(state_is_query, { QKVS(1, 3, 3, 3, 2, 1) }) /* others make the divisor 0 */                \
     ROW(state_is_value, { QKV(H_, B_, B_, B_, B_), P(H_, B_, B_, B_) })                            \
