@@ -203,17 +203,6 @@ KERNEL(softmax_attention_backward,
        (AttentionGradient d, Real *dc, const Real *dout, const Real *out, const Real *m,
         const Real *inverse, const AttentionInputs *attention, bool causal))
 
-/* ------------------------------------------------------------------------------- attention: lsh */
-
-/* out [B, N, H, M]; m and inverse, as above, and order (lsh.h), saved for the backward pass, of LSH
- * attention */
-KERNEL(lsh_attention_forward,
-       (Real *out, Real *m, Real *inverse, int32_t *order, const LshRounds *rounds))
-/* d <- the gradients by query_key (d.query) and value, as far as their data is not NULL */
-KERNEL(lsh_attention_backward,
-       (AttentionGradient d, const Real *dout, const Real *out, const Real *m,
-        const Real *inverse, const int32_t *order, const LshRounds *rounds))
-
 /* ---------------------------------------------------------------------- attention: feature maps */
 
 /* out [R, 1 + D + D (D + 1) / 2] = the polynomial features of each row of x [R, D] */

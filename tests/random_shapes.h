@@ -114,9 +114,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(reshape_beside, { S(3, 2, 5) }) ROW(slice_first, { S(1 + N_, M_) })                        \
     ROW(concat_first, { S(B_, N_, M_), S(H_, N_, M_) })                                            \
     ROW(packed_linear_attention, { S(B_, N_, 3 * H_, M_) })                                        \
-    ROW(causal_lsh_attention, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                            \
-    ROW(lsh_attention, { S(2, N_, H_, M_), S(2, N_, H_, K_) })                                     \
-    ROW(packed_lsh_attention, { S(B_, N_, 2 * H_, M_) })                                           \
     ROW(recurrent_softplus, { STATES(B_) }) ROW(quadratic_relu, { STATES(B_) })                    \
     ROW(state_is_query, { QKVS(1, 3, 3, 3, 2, 1) }) /* others make the divisor 0 */                \
     ROW(state_is_value, { QKV(H_, B_, B_, B_, B_), P(H_, B_, B_, B_) })                            \

@@ -169,7 +169,7 @@ static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
 {
     const Tensor *log_decay = inputs[6], *state = inputs[7];
     return (DeltaRule){
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]),
         .beta = inputs[5]->data,
         .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
@@ -183,7 +183,7 @@ static void delta_rule_backward(Node *node)
     const DeltaRule rule = delta_rule_of(node->inputs);
     const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    DeltaRuleGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
+    DeltaRuleGradient d = { .x = attention_contributions(node) };
     d.beta = tape_contribution(node, node->inputs[5]);
     d.log_decay = tape_contribution(node, node->inputs[6]);
     const Gradient dstate = tape_contribution(node, state);
@@ -196,7 +196,7 @@ static void delta_rule_backward(Node *node)
 Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
                       DeltaRuleOptions options, Tensor **final_state)
 {
-    attention_check(tape, delta_labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
+    attention_check(tape, delta_labels, query, key, value, options.key_lengths, true);
     if (options.offsets)
         check_offsets(tape, delta_labels.offsets, options.offsets, options.key_lengths, query,
                       "query");
@@ -205,7 +205,7 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
         query,        key, value, options.key_lengths, options.offsets, beta, options.log_decay,
         options.state
     };
-    const AttentionInputs x = attention_of(query, key, value, NULL, options.offsets, PACKED_QUERY);
+    const AttentionInputs x = attention_of(query, key, value, NULL, options.offsets);
     const int64_t B = query->shape.size[0];
     const Shape states = shape(x.B, x.H, x.D, x.M), gates = shape(B, x.N, x.H);
     attention_check_beta(tape, "op_delta_rule: beta", beta, gates);

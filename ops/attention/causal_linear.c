@@ -187,7 +187,7 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    LinearScanGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
+    LinearScanGradient d = { .x = attention_contributions(node) };
     d.log_decay = tape_contribution(node, node->inputs[6]);
     const Gradient dstate = tape_contribution(node, state);
     d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
@@ -200,8 +200,7 @@ static void causal_linear_attention_backward(Node *node)
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state)
 {
-    attention_check(tape, causal_labels, query, key, value, options.key_lengths, true,
-                    PACKED_QUERY);
+    attention_check(tape, causal_labels, query, key, value, options.key_lengths, true);
     causal_attention_check_options(tape, causal_labels, options);
     if (options.offsets)
         check_offsets(tape, causal_labels.offsets, options.offsets, options.key_lengths, query,

@@ -92,8 +92,7 @@ static void causal_linear_state_backward(Node *node)
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                                CausalLinearAttentionOptions options)
 {
-    attention_check(tape, state_labels, key, value ? key : NULL, value, options.key_lengths, true,
-                    PACKED_QUERY);
+    attention_check(tape, state_labels, key, value ? key : NULL, value, options.key_lengths, true);
     causal_attention_check_options(tape, state_labels, options);
     if (options.offsets || options.state)
         tape_error(tape, "%s: expected NULL: a state of one sequence each, from zeros",

@@ -51,9 +51,6 @@ const Kernels cpu_kernels = {
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_cpu,
     .softmax_attention_backward = softmax_attention_backward_cpu,
-    /* attention: lsh */
-    .lsh_attention_forward = lsh_attention_forward_cpu,
-    .lsh_attention_backward = lsh_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
     /* decoding */
@@ -124,9 +121,6 @@ const Kernels cpu_bf16_kernels = {
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,
-    /* attention: lsh */
-    .lsh_attention_forward = lsh_attention_forward_bf16,
-    .lsh_attention_backward = lsh_attention_backward_bf16,
     /* attention: feature maps */
     .polynomial_features_forward = polynomial_features_forward_bf16,
     .polynomial_features_backward = polynomial_features_backward_bf16,

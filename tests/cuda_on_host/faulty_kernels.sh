@@ -35,7 +35,7 @@ program_for() {
     case $1 in
     nn/decode/* | nn/cuda/decode/* | nn/cpu/decode/*) echo test_generation ;;
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
-    ops/*attention/lsh/*) echo test_lsh_attention ;;
+    ext/lsh/*) echo test_lsh_attention ;;
     ext/delta/*) echo test_delta_rule ;;
     ext/recurrent/*) echo test_recurrent ;;
     ext/*) echo test_optim ;;

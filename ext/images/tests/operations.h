@@ -6,7 +6,7 @@
 static inline Tensor *batchnorm(Tape *tape, Tensor **x, bool training)
 {
     const int64_t C = x[1]->shape.size[0];
-    static Real *values; /* as in near_directions */
+    static Real *values; /* as in far_apart */
     free(values);
     values = malloc((size_t)(2 * C) * sizeof *values);
     if (!values)

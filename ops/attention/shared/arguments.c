@@ -3,15 +3,13 @@
 #include "ops/shared/indices.h"
 #include "ops/shared/internal.h"
 
-static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query, int packed)
+static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query)
 {
-    const bool all = packed == PACKED_QUERY;
-    if (query->shape.size[2] % packed != 0)
+    if (query->shape.size[2] % PACKED_QUERY != 0)
         tape_error(tape,
-                   "%s without %s must hold %s, [B, N, %d H, D], but %s: its third size is no "
-                   "multiple of %d",
-                   labels.query, all ? "key and value" : "value", all ? "all three" : "both",
-                   packed, tensor_text(query).text, packed);
+                   "%s without key and value must hold all three, [B, N, 3 H, D], but %s: its "
+                   "third size is no multiple of 3",
+                   labels.query, tensor_text(query).text);
 }
 
 static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *query,
@@ -31,30 +29,27 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
 }
 
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal, int packed)
+                     Tensor *key_lengths, bool causal)
 {
     tape_use(tape, labels.query, query);
     if (query->shape.rank != 4)
         tape_error(tape, "%s %s, expected four axes, [B, N, H, D]", labels.query,
                    tensor_text(query).text);
-    if (packed == PACKED_QUERY && !key != !value)
+    if (!key != !value)
         tape_error(tape,
                    "%s: %s is NULL; give both key and value, or neither when query holds "
                    "all three",
                    labels.name, key ? "value" : "key");
-    if (key)
+    if (key) {
         tape_use(tape, labels.key, key);
-    else
-        key = query;
-    if (value) {
         tape_use(tape, labels.value, value);
         check_separate(tape, labels, query, key, value, causal);
     } else {
-        check_packed(tape, labels, query, packed);
+        check_packed(tape, labels, query);
     }
     if (key_lengths)
         check_sequence_lengths(tape, labels.key_lengths, key_lengths, query->shape.size[0], 1,
-                               key->shape.size[1], "the number of keys");
+                               (key ? key : query)->shape.size[1], "the number of keys");
 }
 
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
@@ -67,9 +62,10 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 }
 
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, const Tensor *offsets, int packed)
+                             const Tensor *key_lengths, const Tensor *offsets)
 {
-    const int64_t *size = query->shape.size, H = value ? size[2] : size[2] / packed, D = size[3];
+    const int64_t *size = query->shape.size, D = size[3];
+    const int64_t H = value ? size[2] : size[2] / PACKED_QUERY;
     key = key ? key : query;
     AttentionInputs a = {
         .query = query->data,
@@ -88,9 +84,9 @@ AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tenso
         a.query_stride = a.key_stride = H * D;
         a.value_stride = H * a.M;
     } else {
-        a.key = tensor_at(query, (packed - 2) * H * D);
-        a.value = tensor_at(query, (packed - 1) * H * D);
-        a.query_stride = a.key_stride = a.value_stride = packed * H * D;
+        a.key = tensor_at(query, H * D);
+        a.value = tensor_at(query, 2 * H * D);
+        a.query_stride = a.key_stride = a.value_stride = PACKED_QUERY * H * D;
     }
     return a;
 }
@@ -99,7 +95,7 @@ LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions 
 {
     const Tensor *state = inputs[5], *log_decay = inputs[6];
     return (LinearScan){
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]),
         .features = options.features,
         .eps = (Real)options.eps,
         .form = options.form,
@@ -169,19 +165,18 @@ void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape exp
     check_gate(tape, label, beta, expected, 0, 2, "0 to 2");
 }
 
-AttentionGradient attention_contributions(Node *node, int packed)
+AttentionGradient attention_contributions(Node *node)
 {
     Tensor *query = node->inputs[0], *key = node->inputs[1], *value = node->inputs[2];
     AttentionGradient d = { .query = tape_contribution(node, query) };
-    if (key)
+    if (key) {
         d.key = tape_contribution(node, key);
-    if (value) {
         d.value = tape_contribution(node, value);
     } else if (d.query.data) {
-        const int64_t columns = query->shape.size[2] / packed * query->shape.size[3];
+        const int64_t columns = query->shape.size[2] / PACKED_QUERY * query->shape.size[3];
         d.key = d.value = d.query;
-        d.key.data = elements_on(query, d.query.data, (packed - 2) * columns);
-        d.value.data = elements_on(query, d.query.data, (packed - 1) * columns);
+        d.key.data = elements_on(query, d.query.data, columns);
+        d.value.data = elements_on(query, d.query.data, 2 * columns);
     }
     return d;
 }

@@ -133,21 +133,21 @@ typedef struct AttentionLabels {
             name ": offsets", name ": state", name ": mask", name ": log_decay"                    \
     }
 
-/* A packed query holds 3 tensors, query, key and value; query_key of LSH attention holds 2. */
-enum { PACKED_QUERY = 3, PACKED_QUERY_KEY = 2 };
+/* A packed query holds 3 tensors, query, key and value. */
+enum { PACKED_QUERY = 3 };
 
-/* Raises unless the arguments are valid for an attention operation (ops.h): value NULL if query is
- * packed; key NULL if query is packed or is the key too (PACKED_QUERY_KEY); key_lengths NULL or
- * int32 [B], each in [1, keys]. Causal attention requires N = keys. */
+/* Raises unless the arguments are valid for an attention operation (ops.h): key and value NULL if
+ * query is packed; key_lengths NULL or int32 [B], each in [1, keys]. Causal attention requires
+ * N = keys. */
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal, int packed);
+                     Tensor *key_lengths, bool causal);
 
 /* Promotes mixed dtypes to bf16. Both key and value may be NULL. */
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 
 /* The kernels' view of checked arguments. */
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, const Tensor *offsets, int packed);
+                             const Tensor *key_lengths, const Tensor *offsets);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state, log_decay; tensors in the options are ignored. */
@@ -172,6 +172,6 @@ Tensor *causal_attention_log_decay(Tape *tape, AttentionLabels labels, const Ten
                                    const Tensor *value, Tensor *log_decay);
 
 /* For the backward function of a node whose first inputs are query, key, value. */
-AttentionGradient attention_contributions(Node *node, int packed);
+AttentionGradient attention_contributions(Node *node);
 
 #endif

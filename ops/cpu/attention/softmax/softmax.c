@@ -3,7 +3,7 @@
  * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
  * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
  * and, for each, over the key tiles (softmax_tiles.h). */
-#include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 

@@ -36,8 +36,8 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 
-#include "ops/cuda/attention/shared/mma_operands.cuh"
-#include "ops/cuda/attention/shared/tiles.cuh"
+#include "ops/cuda/shared/mma_operands.cuh"
+#include "ops/cuda/shared/tiles.cuh"
 #include "tensor/cuda/copy.cuh"
 
 /* ------------------------------------------------------------------------------------ arguments */

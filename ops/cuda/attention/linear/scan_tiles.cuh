@@ -37,7 +37,7 @@
 
 #include "ops/cuda/attention/linear/chunk_plan.h"
 #include "ops/cuda/attention/linear/feature_map.cuh"
-#include "ops/cuda/attention/shared/tiles.cuh"
+#include "ops/cuda/shared/tiles.cuh"
 
 /* ------------------------------------------------------------------------------------ arguments */
 

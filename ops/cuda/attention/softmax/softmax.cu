@@ -1,7 +1,7 @@
 /* CUDA kernels of softmax attention: see softmax.c. A thread block owns 64 queries of a head and
  * iterates over their keys; for dk and dv it owns 64 keys and iterates over their queries.
  * softmax_tiles.cuh computes the tiles. */
-#include "ops/cuda/attention/shared/softmax_tiles.cuh"
+#include "ops/cuda/shared/softmax_tiles.cuh"
 #include "ops/kernels.h"
 
 /* BIASED: with an additive mask, which may exclude all keys of a query, or with a decay. */

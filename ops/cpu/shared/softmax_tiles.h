@@ -1,13 +1,14 @@
-/* Tiles of softmax and LSH attention on the CPU: a tile of queries iterates over tiles of keys,
- * without the matrix [N, N]. The derivation is in ops/attention/softmax/softmax.c.
+/* Tiles of online softmax on the CPU, for all positions of a head or a sorted selection: a tile of
+ * queries iterates over tiles of keys, without the matrix [N, N]. The derivation is in
+ * ops/attention/softmax/softmax.c.
  *
  * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
  * product, computes all seven products. A score tile is stored transposed, [keys, queries]: the
  * maxima and sums of consecutive queries are contiguous, and no vector is summed
  * horizontally. In the backward pass g is divided by l (load_upstream), so that e^(s - m) serves as
  * P: dv_j = sum_i e^(s_ij - m_i) (g_i / l_i). */
-#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
-#define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
+#ifndef TAPEGRAD_OPS_SHARED_SOFTMAX_TILES_CPU_H
+#define TAPEGRAD_OPS_SHARED_SOFTMAX_TILES_CPU_H
 
 #include "ops/cpu/shared/storage.h"
 #include "ops/attention/shared/arguments.h"

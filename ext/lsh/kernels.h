@@ -1,8 +1,8 @@
-/* The arguments of LSH attention's kernels: see lsh.c. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_H
-#define TAPEGRAD_OPS_ATTENTION_LSH_LSH_H
+/* LSH attention's kernels: see lsh_attention.c. */
+#ifndef TAPEGRAD_LSH_KERNELS_H
+#define TAPEGRAD_LSH_KERNELS_H
 
-#include "ops/attention/shared/arguments.h"
+#include "extend.h"
 
 typedef struct LshRounds {
     AttentionInputs x; /* query and key are one tensor, of which u is made; positions from
@@ -41,5 +41,16 @@ SHARED_FUNCTION int64_t lsh_order_at(const LshRounds *rounds, int array, int64_t
 {
     return ((array * rounds->x.B * rounds->x.H + head) * rounds->rounds + round) * rounds->x.N;
 }
+
+typedef struct LshKernels {
+    /* out [B, N, H, M]; m and inverse = 1 / l [B, N, H] (Real, in the order of the backend) and
+     * order, saved for the backward pass */
+    void (*forward)(Real *out, Real *m, Real *inverse, int32_t *order, const LshRounds *rounds);
+    /* the gradients by query_key (d.query) and value, as far as their data is not NULL */
+    void (*backward)(AttentionGradient d, const Real *dout, const Real *out, const Real *m,
+                     const Real *inverse, const int32_t *order, const LshRounds *rounds);
+} LshKernels;
+extern const LshKernels lsh_plain, lsh_cpu, lsh_cpu_bf16, lsh_cuda, lsh_cuda_bf16;
+C_FUNCTION const LshKernels *lsh_kernels(const Tensor *tensor);
 
 #endif

@@ -1,9 +1,9 @@
-/* Hashing and sorting of LSH attention on the CPU, which fill `order` (lsh.h). As on CUDA the sums
- * x R run over d in order, so both devices compute the same buckets. */
-#ifndef TAPEGRAD_OPS_CPU_ATTENTION_LSH_SORT_H
-#define TAPEGRAD_OPS_CPU_ATTENTION_LSH_SORT_H
+/* Hashing and sorting of LSH attention on the CPU, which fill `order` (kernels.h). As on CUDA the
+ * sums x R run over d in order, so both devices compute the same buckets. */
+#ifndef TAPEGRAD_LSH_SORT_CPU_H
+#define TAPEGRAD_LSH_SORT_CPU_H
 
-#include "ops/attention/lsh/lsh.h"
+#include "ext/lsh/kernels.h"
 #include "ops/cpu/shared/tiles.h"
 
 enum { HASH_TILE = 32 }; /* positions that are hashed together */

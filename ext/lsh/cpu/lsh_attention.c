@@ -1,4 +1,4 @@
-/* CPU kernels of LSH attention; ops/attention/lsh/lsh.c has the derivation.
+/* CPU kernels of LSH attention; ext/lsh/lsh_attention.c has the derivation.
  *
  * sort.h hashes and sorts the positions. In the sorted order of a round the visible keys of a query
  * are contiguous. A tile of LSH_QUERIES consecutive ranks therefore iterates over the keys from the
@@ -6,11 +6,10 @@
  * chunks; keys that are not visible to a query get weight 0 in its row (softmax_tiles.h).
  *
  * A unit of work is one head of one sequence, with all its rounds. */
-#include "ops/attention/lsh/lsh.h"
-#include "ops/cpu/attention/lsh/sort.h"
-#include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ext/lsh/cpu/sort.h"
+#include "ext/lsh/kernels.h"
+#include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
 
 enum { LSH_QUERIES = 32, LSH_KEYS = 64 }; /* per tile */
 _Static_assert(LSH_QUERIES % UNIT == 0 && LSH_KEYS % ROWS == 0, "tiles are whole vectors");
@@ -21,7 +20,7 @@ static const Real LOWEST = (Real)-1e30;
 /* One round of a head. */
 typedef struct LshRound {
     const LshRounds *all;
-    const int32_t *order; /* of lsh.h */
+    const int32_t *order; /* of kernels.h */
     int64_t index, round; /* index: the head's in [B, H] */
     AttentionHead head;   /* in the sorted order of this round */
 } LshRound;
@@ -154,7 +153,7 @@ static void compute_weights(LshWorkspace *w, const LshRound *r, int64_t start, i
     }
 }
 
-/* 1 / n of lsh.c: 1 / sqrt(x.x + eps) */
+/* 1 / n of lsh_attention.c: 1 / sqrt(x.x + eps) */
 ALWAYS_INLINE Real inverse_length(int T, const Real *x, int64_t n)
 {
     Real sum = LSH_EPS;
@@ -269,14 +268,14 @@ static void lsh_forward(int type, Real *out, Real *m, Real *inverse, int32_t *or
     device_workspace_free(scratch);
 }
 
-void lsh_attention_forward_cpu(Real *out, Real *m, Real *inverse, int32_t *order,
-                               const LshRounds *all)
+static void lsh_attention_forward_cpu(Real *out, Real *m, Real *inverse, int32_t *order,
+                                      const LshRounds *all)
 {
     lsh_forward(TENSOR_REAL, out, m, inverse, order, all);
 }
 
-void lsh_attention_forward_bf16(Real *out, Real *m, Real *inverse, int32_t *order,
-                                const LshRounds *all)
+static void lsh_attention_forward_bf16(Real *out, Real *m, Real *inverse, int32_t *order,
+                                       const LshRounds *all)
 {
     lsh_forward(TENSOR_BF16, out, m, inverse, order, all);
 }
@@ -305,7 +304,8 @@ WHOLE_VECTORS static void lsh_backward_round(LshWorkspace *w, const LshRound *r,
     }
 }
 
-/* dx <- dquery + (dkey - u (u.dkey)) / n of a position with x [D]; dkey = w sqrt D, w of lsh.c */
+/* dx <- dquery + (dkey - u (u.dkey)) / n of a position with x [D]; dkey = w sqrt D, where w is the
+ * gradient of u */
 ALWAYS_INLINE void add_x_gradient(int T, Real *dx, Real *dquery, const Real *dkey, const Real *x,
                                   int64_t D, Real scale)
 {
@@ -364,16 +364,19 @@ static void lsh_backward(int type, AttentionGradient d, const Real *dout, const 
     device_workspace_free(scratch);
 }
 
-void lsh_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                const Real *m, const Real *inverse, const int32_t *order,
-                                const LshRounds *all)
+static void lsh_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
+                                       const Real *m, const Real *inverse, const int32_t *order,
+                                       const LshRounds *all)
 {
     lsh_backward(TENSOR_REAL, d, dout, out, m, inverse, order, all);
 }
 
-void lsh_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
-                                 const Real *m, const Real *inverse, const int32_t *order,
-                                 const LshRounds *all)
+static void lsh_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
+                                        const Real *m, const Real *inverse, const int32_t *order,
+                                        const LshRounds *all)
 {
     lsh_backward(TENSOR_BF16, d, dout, out, m, inverse, order, all);
 }
+
+const LshKernels lsh_cpu = { lsh_attention_forward_cpu, lsh_attention_backward_cpu };
+const LshKernels lsh_cpu_bf16 = { lsh_attention_forward_bf16, lsh_attention_backward_bf16 };

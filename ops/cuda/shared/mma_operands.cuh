@@ -1,8 +1,8 @@
 /* Matrices in shared memory as operands of tensor-core products (mma.sync, tensor/cuda/mma.cuh). An
  * operand has one bf16 part or, as split bf16 (bf16x3), two: hi = bf16(x) and lo = bf16(x - hi).
  * The product of two such operands is hi hi + hi lo + lo hi. */
-#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
-#define TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
+#ifndef TAPEGRAD_OPS_CUDA_SHARED_MMA_OPERANDS_CUH
+#define TAPEGRAD_OPS_CUDA_SHARED_MMA_OPERANDS_CUH
 
 #include "tensor/cuda/mma.cuh"
 

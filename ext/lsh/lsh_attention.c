@@ -30,9 +30,8 @@
  * dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j, and its matrix is symmetric:
  *   dx_j <- (w_j - u_j (u_j.w_j)) / n_j = sum_i dS_ij (x_i / sqrt D - s_ij u_j) / n_j
  * If U_i is empty, dv_i <- g_i is the only contribution. */
-#include "ops/attention/lsh/lsh.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/lsh/kernels.h"
+#include "ext/lsh/lsh.h"
 
 #include <limits.h>
 
@@ -105,8 +104,8 @@ static double lsh_score(const Real *x_i, const Real *x_j, int64_t D)
     return (double)(Real)(x_u / sqrt((double)D));
 }
 
-void lsh_attention_forward_plain(Real *out, Real *maxima, Real *inverse, int32_t *order,
-                                 const LshRounds *a)
+static void lsh_attention_forward_plain(Real *out, Real *maxima, Real *inverse, int32_t *order,
+                                        const LshRounds *a)
 {
     const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, n = lsh_random_numbers(a);
     const int64_t x_stride = a->x.query_stride, v_stride = a->x.value_stride;
@@ -147,9 +146,9 @@ void lsh_attention_forward_plain(Real *out, Real *maxima, Real *inverse, int32_t
     device_workspace_free(R);
 }
 
-void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
-                                  const Real *m, const Real *inverse, const int32_t *order,
-                                  const LshRounds *a)
+static void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
+                                         const Real *m, const Real *inverse, const int32_t *order,
+                                         const LshRounds *a)
 {
     const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, size = N * (D + M);
     const int64_t x_at = a->x.query_stride, v_at = a->x.value_stride;
@@ -185,6 +184,8 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
     attention_workspace_free(sums);
 }
 
+const LshKernels lsh_plain = { lsh_attention_forward_plain, lsh_attention_backward_plain };
+
 /* ------------------------------------------------------------------------------------ operation */
 
 enum { MAX_ROUNDS = 64, MAX_BUCKETS = 1 << 20, MAX_OF_ONE_HASH = 64 };
@@ -213,26 +214,47 @@ static LshRounds lsh_rounds(Tape *tape, const char *operation, AttentionInputs x
 
 static void lsh_attention_backward(Node *node)
 {
+    const LshRounds *a = node->attributes;
     const Tensor *out = node->outputs[0];
-    Tensor *const *saved = node->saved;
-    const AttentionGradient d = attention_contributions(node, PACKED_QUERY_KEY);
-    kernels_of(out)->lsh_attention_backward(d, tape_upstream(node, 0), out->data, saved[0]->data,
-                                            saved[1]->data, saved[2]->integers, node->attributes);
+    Tensor *query_key = node->inputs[0], *value = node->inputs[1], *const *saved = node->saved;
+    AttentionGradient d = { .query = tape_contribution(node, query_key) };
+    d.value = value ? tape_contribution(node, value) : d.query;
+    if (!value && d.value.data)
+        d.value.data = elements_on(query_key, d.value.data, a->x.H * a->x.D);
+    lsh_kernels(out)->backward(d, tape_upstream(node, 0), out->data, saved[0]->data, saved[1]->data,
+                               saved[2]->integers, a);
+}
+
+/* query_key is query and key; without value it is [B, N, 2 H, D] and holds the values behind. */
+static AttentionInputs lsh_inputs(const Tensor *query_key, const Tensor *value,
+                                  const Tensor *key_lengths)
+{
+    AttentionInputs x =
+        attention_of(query_key, query_key, value ? value : query_key, key_lengths, NULL);
+    if (!value) {
+        x.H /= 2;
+        x.value = tensor_at(query_key, x.H * x.D);
+    }
+    return x;
 }
 
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
                              LshAttentionOptions options, bool causal)
 {
-    attention_check(tape, labels, query_key, NULL, value, options.key_lengths, causal,
-                    PACKED_QUERY_KEY);
+    attention_check(tape, labels, query_key, query_key, value ? value : query_key,
+                    options.key_lengths, causal);
+    if (!value && query_key->shape.size[2] % 2 != 0)
+        tape_error(tape,
+                   "%s without value must hold both, [B, N, 2 H, D], but %s: its third size is no "
+                   "multiple of 2",
+                   labels.query, tensor_text(query_key).text);
     const int64_t N = query_key->shape.size[1];
     if (N > INT_MAX / 2)
         tape_error(tape, "%s %s, expected at most %d positions", labels.query,
                    tensor_text(query_key).text, INT_MAX / 2);
     if (value)
         cast_alike(tape, &query_key, &value);
-    const AttentionInputs x =
-        attention_of(query_key, NULL, value, options.key_lengths, NULL, PACKED_QUERY_KEY);
+    const AttentionInputs x = lsh_inputs(query_key, value, options.key_lengths);
     LshRounds a = lsh_rounds(tape, labels.name, x, options);
     a.causal = causal;
     a.random = tape_draw(tape, (lsh_random_numbers(&a) + 3) / 4);
@@ -240,10 +262,10 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     Tensor *out = tape_tensor_of(tape, query_key->type, shape(x.B, N, x.H, x.M));
     Tensor *m = tape_tensor(tape, shape(x.B, N, x.H)), *inverse = tape_tensor(tape, m->shape);
     Tensor *order = tape_tensor_i32(tape, shape(ORDER_ARRAYS, x.B * x.H, a.rounds, N));
-    kernels_of(out)->lsh_attention_forward(out->data, m->data, inverse->data, order->integers, &a);
+    lsh_kernels(out)->forward(out->data, m->data, inverse->data, order->integers, &a);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = lsh_attention_backward,
-                              .inputs = { query_key, NULL, value, options.key_lengths },
+                              .inputs = { query_key, value, options.key_lengths },
                               .outputs = { out },
                               .saved = { m, inverse, order },
                               .attributes = tape_save(tape, &a, sizeof a) });

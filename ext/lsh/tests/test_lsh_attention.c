@@ -161,6 +161,32 @@ TEST(equals_plain_for_many_shapes)
                                    NULL });
 }
 
+TEST(packed_equals_separate)
+{
+    enum { H = 3 };
+    Tape *tape = tape_new(test_device());
+    for (int i = 0; i < 4; i++) {
+        const LshAttentionOptions options = { .rounds = 2, .chunk = 8, .buckets = 6 };
+        const Shape of = shape(2, 75, 2 * H, i % 2 ? 20 : 32);
+        Outcome outcomes[2] = { 0 };
+        for (int packed = 0; packed < 2; packed++) {
+            tape_seed(tape, SEED);
+            Tensor *all = tape_variable(tape, test_normal(1, shape_count(of)), of);
+            Tensor *query_key = packed ? all : op_slice(tape, all, 2, 0, H);
+            Tensor *value = packed ? NULL : op_slice(tape, all, 2, H, H);
+            Tensor *out = tensor_keep((i < 2 ? op_causal_lsh_attention
+                                             : op_lsh_attention)(tape, query_key, value, options));
+            const Real *upstream = test_normal(TEST_UPSTREAM, tensor_count(out));
+            tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+            test_note(&outcomes[packed], out);
+            test_note(&outcomes[packed], tensor_gradient(all));
+            tape_reset(tape);
+        }
+        assert_outcomes_near("packed", &outcomes[1], &outcomes[0], 0);
+    }
+    tape_free(tape);
+}
+
 /* More heads than a grid has blocks. */
 TEST(many_heads)
 {

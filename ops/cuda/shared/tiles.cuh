@@ -5,11 +5,11 @@
  * Operands are in shared memory, their rows padded by PAD elements where the threads of a warp read
  * different rows; sums stay in registers (register tiling). A warp owns a quarter of a tile's rows,
  * so it can skip what is above the diagonal of the causal mask. */
-#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
-#define TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
+#ifndef TAPEGRAD_OPS_CUDA_SHARED_TILES_CUH
+#define TAPEGRAD_OPS_CUDA_SHARED_TILES_CUH
 
 #include "ops/attention/shared/arguments.h"
-#include "ops/cuda/attention/shared/mma_operands.cuh"
+#include "ops/cuda/shared/mma_operands.cuh"
 
 enum {
     CHUNK = 64,

@@ -1,6 +1,6 @@
-/* Online softmax over score tiles, forward and backward, without the matrix [N, N]: shared by
- * softmax and LSH attention. A Kind of attention is a struct of arguments and sizes, among them
- * query, key, value (Rows) and scale. Its .cu file defines for it
+/* Online softmax over score tiles, forward and backward, without the matrix [N, N], for any Kind of
+ * attention: a struct of arguments and sizes, among them query, key, value (Rows) and scale. Its
+ * .cu file defines for it
  *     Positions               the positions of a tile, count of them: a Span, or another type with
  *                             the functions of a Span in tiles.cuh
  *     Gradient                the element type of gradients
@@ -16,10 +16,10 @@
  * and a struct Forward, with the Kind as a, and the results, among them m and inverse, 1 / l:
  *     BLOCKS                  min thread blocks per multiprocessor
  *     start_sums, store_sums  load m, l and o before the first key; store out */
-#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
-#define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
+#ifndef TAPEGRAD_OPS_CUDA_SHARED_SOFTMAX_TILES_CUH
+#define TAPEGRAD_OPS_CUDA_SHARED_SOFTMAX_TILES_CUH
 
-#include "ops/cuda/attention/shared/tiles.cuh"
+#include "ops/cuda/shared/tiles.cuh"
 
 /* The work of a thread block: the tile of a head's queries or keys that starts at first, and the
  * columns of its results that start at column. */

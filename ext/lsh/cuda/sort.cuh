@@ -1,15 +1,15 @@
-/* Hashing and sorting of LSH attention, which fill `order` (lsh.h).
+/* Hashing and sorting of LSH attention, which fill `order` (kernels.h).
  *
  * Hashing: one warp per four positions; each lane computes every 32nd column of x R. The sums over
  * d run in the CPU's order, so both devices compute the same buckets. Sorting: the sort keys
  * (bucket, position), which are all different, are sorted in tiles; then pairs of sorted runs are
  * merged. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
-#define TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
+#ifndef TAPEGRAD_LSH_SORT_CUH
+#define TAPEGRAD_LSH_SORT_CUH
 
-#include "ops/cuda/attention/shared/tiles.cuh"
-#include "ops/attention/lsh/lsh.h"
+#include "ext/lsh/kernels.h"
 #include "ops/cuda/shared/sort.cuh"
+#include "ops/cuda/shared/tiles.cuh"
 
 /* -------------------------------------------------------------------------------------- hashing */
 
@@ -151,7 +151,7 @@ __global__ void merge_runs(Key *to, const Key *from, int64_t N, int64_t run, int
     }
 }
 
-/* Fills the arrays of `order` (lsh.h) from the sorted keys. */
+/* Fills the arrays of `order` (kernels.h) from the sorted keys. */
 __global__ void fill_order(int32_t *order, const Key *keys, int64_t N, int64_t chunk, bool causal,
                            int64_t n)
 {

@@ -1,13 +1,12 @@
-/* CUDA kernels of LSH attention: see lsh.c. lsh_sort.cuh hashes and sorts the positions.
+/* CUDA kernels of LSH attention: see lsh_attention.c. sort.cuh hashes and sorts the positions.
  *
  * A thread block owns 64 consecutive ranks of the sorted order as queries and iterates over the
  * ranks that they attend to; for dk and dv it owns 64 ranks as keys and iterates over the queries
  * that attend to them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums
  * of the previous rounds in scratch memory; in each launch every row has one owner. */
-#include "ops/attention/lsh/lsh.h"
-#include "ops/cuda/attention/lsh/lsh_sort.cuh"
-#include "ops/cuda/attention/shared/softmax_tiles.cuh"
-#include "ops/kernels.h"
+#include "ext/lsh/cuda/sort.cuh"
+#include "ext/lsh/kernels.h"
+#include "ops/cuda/shared/softmax_tiles.cuh"
 
 #define LOWEST ((Real)-1e30) /* row maximum before the first score */
 
@@ -16,11 +15,11 @@
 struct Scratch {
     Real *R;                 /* [rounds, H, D, columns] */
     Key *keys[2];            /* [B, H, rounds, N] */
-    Real *length;            /* [B, N, H]: n of lsh.c, the length of x */
+    Real *length;            /* [B, N, H]: n of lsh_attention.c, the length of x */
     Real *out;               /* between rounds: out [B, N, H, M], */
     Real *m[2], *inverse[2]; /* m and 1 / l [B, N, H] */
     Real *delta;             /* [B, N, H]: -g.out */
-    Real *dq, *dk, *dv;      /* [B, N, H, D or M]: sums over the rounds; dk is w of lsh.c */
+    Real *dq, *dk, *dv; /* [B, N, H, D or M]: sums over the rounds; dk is w of lsh_attention.c */
 };
 
 static Real *allocate(Real *scratch, int64_t *used, int64_t count)
@@ -82,7 +81,7 @@ template <typename T> struct LshRound {
     enum { BOUNDS = 2, NOTHING_VISIBLE = true, SCORE_SUMS = false, WEIGHTED = true };
     LshRounds all;
     Rows<T> query, key, value;
-    const int32_t *order; /* of lsh.h */
+    const int32_t *order; /* of kernels.h */
     int64_t round;
     Real scale; /* 1 / sqrt D */
 };
@@ -180,7 +179,7 @@ __device__ static inline Pass<Ranks> pass_of(const LshRound<T> &a, const Item &i
     return { rows, rows, begin, end };
 }
 
-/* N_ij of lsh.c */
+/* N_ij of lsh_attention.c */
 template <typename T>
 __device__ static inline int rounds_visible(const LshRound<T> &a, const Ranks &of, int32_t query,
                                             int32_t key)
@@ -440,17 +439,22 @@ static void backward(const AttentionGradient &d, const Real *dout, const Real *o
     device_workspace_free(scratch);
 }
 
-extern "C" void lsh_attention_forward_cuda(TensorType type, Real *out, Real *m, Real *inverse,
-                                           int32_t *order, const LshRounds *all)
+static void lsh_attention_forward_cuda(TensorType type, Real *out, Real *m, Real *inverse,
+                                       int32_t *order, const LshRounds *all)
 {
     BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M,
                           (forward<T, SIZE>(out, m, inverse, order, all)));
 }
 
-extern "C" void lsh_attention_backward_cuda(TensorType type, AttentionGradient d, const Real *dout,
-                                            const Real *out, const Real *m, const Real *inverse,
-                                            const int32_t *order, const LshRounds *all)
+static void lsh_attention_backward_cuda(TensorType type, AttentionGradient d, const Real *dout,
+                                        const Real *out, const Real *m, const Real *inverse,
+                                        const int32_t *order, const LshRounds *all)
 {
     BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M,
                           (backward<T, SIZE>(d, dout, out, m, inverse, order, all)));
 }
+
+template <TensorType type>
+static constexpr LshKernels lsh_table = { call<lsh_attention_forward_cuda, type>,
+                                          call<lsh_attention_backward_cuda, type> };
+const LshKernels lsh_cuda = lsh_table<TENSOR_REAL>, lsh_cuda_bf16 = lsh_table<TENSOR_BF16>;
