@@ -450,7 +450,7 @@ Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tenso
 /* ------------------------------------------------------------------------------------- generation
  * A causal transformer as a recurrent network (Katharopoulos et al. 2020, section 3.4, equations 16
  * to 20), one position per decode step. Linear attention has a recurrent state of constant size, so
- * a step takes constant time and memory; softmax attention has a KV cache. nn/decode/README.md
+ * a step takes constant time and memory; softmax attention has a KV cache. ext/decode/README.md
  * is the map of the code. */
 
 typedef struct TransformerState TransformerState;

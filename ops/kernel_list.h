@@ -279,7 +279,7 @@ REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
 
 /* ------------------------------------------------------------------------------------- decoding */
 
-/* out [B, width] = a decode step of x [B, width], which may be out: nn/decode/step.c. It
+/* out [B, width] = a decode step of x [B, width], which may be out: ext/decode/step.c. It
  * advances the layers' states, the counts and the positions; the result of a full sequence is
  * NaN. */
 BACKEND_KERNEL(transformer_step,

@@ -12,11 +12,11 @@
  *
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
-#include "nn/cuda/decode/products.cuh"
-#include "nn/cuda/decode/step_attention.cuh"
+#include "ext/decode/cuda/products.cuh"
+#include "ext/decode/cuda/step_attention.cuh"
 #include "ops/cuda/products/linear.h"
 #include "ops/kernels.h"
-#include "ops/cuda/rows/layernorm.cuh"
+#include "ops/cuda/shared/layernorm.cuh"
 
 enum {
     SMALL_BATCH = 8,        /* sequences at most: one accumulator each in multiply_small_batch */

@@ -8,12 +8,12 @@
 #ifndef TAPEGRAD_NN_DECODE_STEP_ATTENTION_CUH
 #define TAPEGRAD_NN_DECODE_STEP_ATTENTION_CUH
 
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 #include "ops/elementwise/activation.h"
-#include "ops/cuda/attention/linear/feature_map.cuh"
-#include "ops/cuda/attention/features/polynomial.cuh"
-#include "ops/cuda/rows/rows.cuh"
-#include "tensor/cuda/copy.cuh"
+#include "ops/cuda/shared/feature_map.cuh"
+#include "ops/cuda/shared/polynomial.cuh"
+#include "ops/cuda/shared/rows.cuh"
+#include "ops/cuda/shared/copy.cuh"
 
 enum { ATTEND_THREADS = 1024 }; /* of a block in a small batch: it reads the weights of a head */
 

@@ -1,5 +1,5 @@
 /* Attention that continues from a decode state: the recurrent state, or the KV cache. */
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

@@ -3,7 +3,7 @@
 #ifndef TAPEGRAD_NN_DECODE_PRODUCTS_CUH
 #define TAPEGRAD_NN_DECODE_PRODUCTS_CUH
 
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 #include "ops/elementwise/activation.h"
 
 struct StepNorm {

@@ -15,7 +15,7 @@
  *   weight_oi = scale_o q_oi     scale_o = max_i |weight_oi| / 127     q_oi in -127, ..., 127 */
 #include <float.h>
 
-#include "nn/cpu/decode/product.h"
+#include "ext/decode/cpu/product.h"
 #include "ops/cpu/shared/tiles.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"

@@ -8,10 +8,10 @@
  *     intermediates stay in its thread's cache.
  * A result's bits do not depend on the number of threads. They depend on the batch size only
  * through LARGE_BATCH. */
-#include "nn/cpu/decode/product.h"
+#include "ext/decode/cpu/product.h"
 #include "ops/attention/polynomial_features.h"
-#include "ops/cpu/attention/linear/feature_map.h"
-#include "ops/cpu/rows/layernorm.h"
+#include "ops/cpu/shared/feature_map.h"
+#include "ops/cpu/shared/layernorm.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 

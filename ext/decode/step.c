@@ -22,7 +22,7 @@
  * step_on_operations below defines a step and runs where there is no engine: a device without the
  * kernel transformer_step, and layers that differ, have gates (the delta rule, a convolution, an
  * output gate; on CUDA also a decay) or rotary positions. */
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 #include "ops/kernels.h"
 
 static void check_step_input(const TransformerState *state, const Tensor *x)

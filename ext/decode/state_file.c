@@ -2,7 +2,7 @@
  * layer "layers.0.sums" [B, H, F, D + 1] and "layers.0.convolution", or "layers.0.keys" and
  * "layers.0.values" [B, H, max_length, D], in Real: states in bf16 and in Real load each other's
  * files. */
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

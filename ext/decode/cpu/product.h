@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_NN_DECODE_PRODUCT_CPU_H
 #define TAPEGRAD_NN_DECODE_PRODUCT_CPU_H
 
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 
 /* How the weight of a product is stored. */
 typedef enum WeightType {

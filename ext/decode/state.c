@@ -1,7 +1,7 @@
 /* The generation state: per layer, sequence and head the recurrent state S and z of linear
  * attention or the KV cache of softmax attention. One block of device memory holds these, then the
  * result of a step, then the number of positions per sequence. */
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
