@@ -65,9 +65,6 @@ const Kernels cpu_kernels = {
     .lsh_attention_backward = lsh_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
-    /* decoding */
-    .transformer_step = transformer_step_cpu,
-    .step_weights = step_weights_cpu,
 };
 
 /* Every kernel that reads or writes activations. */

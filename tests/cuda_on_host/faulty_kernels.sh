@@ -33,7 +33,7 @@ plant() {
 # The program that tests a file's kernels.
 program_for() {
     case $1 in
-    ext/decode/* | ext/decode/cuda/* | ext/decode/cpu/*) echo test_generation ;;
+    ext/decode/*) echo test_generation ;;
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
     ops/*attention/lsh/*) echo test_lsh_attention ;;
     ext/delta/*) echo test_delta_rule ;;

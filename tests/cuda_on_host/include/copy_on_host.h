@@ -1,5 +1,5 @@
-/* The operations of ops/cuda/shared/copy.cuh on the host. A copy is made when its thread waits for it;
- * until then its destination is NaN, so that a missing wait shows. */
+/* The operations of ops/cuda/shared/copy.cuh on the host. A copy is made when its thread waits for
+ * it; until then its destination is NaN, so that a missing wait shows. */
 #ifndef CUDA_ON_HOST_COPY_H
 #define CUDA_ON_HOST_COPY_H
 
