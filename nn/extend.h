@@ -97,6 +97,13 @@ static inline Tensor *state_before(Tape *tape, const AttentionContext *context, 
                                  : NULL;
 }
 
+/* nn_transformer_forward with a context per layer. */
+Tensor *nn_transformer_forward_in(Tape *tape, const Transformer *transformer, Tensor *x,
+                                  const AttentionContext *contexts);
+
+/* Added to the normalizer of linear attention. */
+#define ATTENTION_EPS 1e-6
+
 /* The fields of TransformerConfig that some kinds read, and others raise for. */
 enum {
     READS_FEATURES = 1,

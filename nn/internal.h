@@ -137,9 +137,6 @@ TransformerConfig nn_layer_config(const char *function, TransformerConfig config
  * does not read. */
 TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer);
 
-/* Added to the normalizer of linear attention. */
-#define ATTENTION_EPS 1e-6
-
 /* The number of features of a head's queries and keys. */
 int64_t nn_feature_count(const Attention *attention);
 
@@ -158,10 +155,8 @@ Tensor *gates_after(Tape *tape, const Attention *attention, Tensor *x, Tensor *o
 /* The context of whole sequences, or of those that options.states_before continues. */
 AttentionContext nn_attention_context(AttentionOptions options);
 
-/* nn_attention_forward in a context, nn_transformer_forward with one per layer. */
+/* nn_attention_forward in a context. */
 Tensor *nn_attention_forward_in(Tape *tape, const Attention *attention, Tensor *x,
                                 AttentionContext context);
-Tensor *nn_transformer_forward_in(Tape *tape, const Transformer *transformer, Tensor *x,
-                                  const AttentionContext *contexts);
 
 #endif

@@ -238,14 +238,3 @@ REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct Ste
                        int64_t n))
 REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
                         const struct StepScalars *scalars, int64_t n))
-
-/* ------------------------------------------------------------------------------------- decoding */
-
-/* out [B, width] = a decode step of x [B, width], which may be out: nn/decode/step.c. It
- * advances the layers' states, the counts and the positions; the result of a full sequence is
- * NaN. */
-BACKEND_KERNEL(transformer_step,
-               (Real *out, const Real *x, const struct TransformerState *state))
-/* state->weights <- the weights as transformer_step reads them; the kernel of an engine that reads
- * weights in bf16 and in 8 bits. Raises when memory is exhausted. */
-BACKEND_KERNEL(step_weights, (struct TransformerState *state, bool int8_weights))

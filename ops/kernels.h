@@ -40,7 +40,6 @@
 /* Arguments that modules after ops define. */
 struct Clipping;
 struct StepScalars;
-struct TransformerState;
 
 typedef struct Kernels {
 #define KERNEL(name, parameters) void(*name) parameters;

@@ -459,7 +459,7 @@ typedef struct RotaryOptions {
     double base;       /* 10000 */
     bool halves;       /* false: pairs (2 i, 2 i + 1), as in the paper; true: (i, i + dims / 2), as
                         * in GPT-NeoX, Llama, Qwen */
-    Tensor *positions; /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: to decode, or when packed */
+    Tensor *positions; /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: after others, or when packed */
 } RotaryOptions;
 
 /* out = x with each pair i of a head's elements rotated by the angle p base^(-2 i / dims) of its

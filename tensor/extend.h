@@ -72,6 +72,10 @@ bool device_is_capturing(const Device *device); /* a replayed step is being reco
 void shape_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
                      int64_t max);
 
+/* Checks that the tensor can be read as this dtype, and allocates a parameter on its first use.
+ * Returns NULL, or the error as the end of a sentence. */
+const char *tensor_unreadable(const Tensor *tensor, TensorType type);
+
 /* Sets all elements to value. */
 void tensor_fill(Tensor *tensor, Real value);
 

@@ -91,10 +91,6 @@ typedef struct CaptureFunctions {
 } CaptureFunctions;
 const CaptureFunctions *device_captures(const Device *device); /* NULL: it has none */
 
-/* Checks that the tensor can be read as this dtype, and allocates a parameter on its first use.
- * Returns NULL, or the error as the end of a sentence. */
-const char *tensor_unreadable(const Tensor *tensor, TensorType type);
-
 /* The label "op_linear: weight", followed by a parameter's name: "op_linear: weight l1.weight". */
 TensorText tensor_label(const char *label, const Tensor *tensor);
 

@@ -27,7 +27,7 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 as_printed "$without_backends" &
 one_line=$!
 tests='operations elementwise rows products layout convolution causal_convolution batchnorm random attention softmax_attention
-       gates delta_rule lsh_attention features recurrent ctc vectors layers qwen3_next params optim muon schedule_free
+       gates delta_rule lsh_attention features recurrent ctc vectors layers generation qwen3_next params optim muon schedule_free
        losses checkpoint
        distributed file tape recompute replay recovery sampling math'
 names=$(printf 'test_%s ' $tests)
@@ -46,10 +46,10 @@ one_line=$!
 tests='operations elementwise rows products layout causal_convolution random attention softmax_attention
        decay_gradient features ctc params optim checkpoint file tape sampling math'
 names=$(printf 'test_%s ' $tests)
-make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
+make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task
 wait $one_line
 echo '== one command line: the nucleus'
 cat whole/output
 echo '== the tests of the nucleus'
-build/examples/tiny_gpt 60
+build/examples/copy_task 200
 DEVICE=plain ONLY=$names tests/run build

@@ -734,18 +734,6 @@ TEST(invalid_gates_raise)
     params_free(params);
 }
 
-TEST(generation_has_no_decay_of_softmax_attention)
-{
-    TransformerConfig config = CONFIG(.layers = 3, .softmax_decay = DECAY_CONSTANT);
-    config.layer_attention[1] = ATTENTION_CAUSAL_SOFTMAX;
-    Params *params = params_new(test_device(), 5);
-    const Transformer transformer = nn_transformer(params, "t", config);
-    assert_raises("nn_transformer_state: layer 1 is softmax attention with a decay, which has no "
-                  "KV cache",
-                  nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
-    params_free(params);
-}
-
 int main(void)
 {
     return test_main("gates", NULL, NULL);

@@ -406,8 +406,6 @@ TEST(an_uninitialized_transformer_raises)
     Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
     assert_raises("nn_transformer_forward: the transformer has no layers; see nn_transformer",
                   nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 }));
-    assert_raises("nn_transformer_state: the transformer has no layers; see nn_transformer",
-                  nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
     end();
 }
 

@@ -4,6 +4,7 @@
 #include "tests/random_shapes.h"
 #include "tests/support.h"
 
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -394,15 +395,11 @@ static char *text_of(const char *path)
     return text;
 }
 
-/* Every row has random shapes, and every operation of ops/ops.h is called by a row. */
-TEST(random_shapes_cover_every_operation)
+/* How many operations a header declares, each of which is called by a row. */
+static int check_operations(const char *header, const char *rows, const char *table)
 {
-    for (int o = 0; o < OPERATION_COUNT; o++) /* broadcast_rows: to the benchmark's shape alone */
-        ck_assert_msg(draw_of(operations[o].name) || !strcmp(operations[o].name, "broadcast_rows"),
-                      "%s has no row in tests/random_shapes.h", operations[o].name);
-    const char *rows = text_of("tests/operations.h"), *table = text_of("tests/operation_table.h");
     int count = 0;
-    for (char *at = text_of("ops/ops.h"); (at = strstr(at, "op_")) != NULL;) {
+    for (char *at = text_of(header); (at = strstr(at, "op_")) != NULL;) {
         const bool is_prototype = at[-1] == '*' || !strncmp(at - 5, "void ", 5);
         char name[64] = "";
         sscanf(at, "%62[a-z0-9_]", name);
@@ -418,12 +415,36 @@ TEST(random_shapes_cover_every_operation)
         snprintf(call, sizeof call, "%s(", name);
         snprintf(entry, sizeof entry, " %s,", name);
         ck_assert_msg(strstr(rows, call) || strstr(table, call) || strstr(table, entry),
-                      "%s is in no row of tests/operations.h or tests/operation_table.h", name);
+                      "%s of %s is in no row of its operations.h", name, header);
     }
-    ck_assert_int_gt(count, 80);
+    return count;
+}
+
+/* Every row has random shapes, and every operation of the public headers is called by a row. */
+TEST(random_shapes_cover_every_operation)
+{
+    for (int o = 0; o < OPERATION_COUNT; o++) /* broadcast_rows: to the benchmark's shape alone */
+        ck_assert_msg(draw_of(operations[o].name) || !strcmp(operations[o].name, "broadcast_rows"),
+                      "%s has no row in tests/random_shapes.h", operations[o].name);
+    const char *table = text_of("tests/operation_table.h");
+    int count = check_operations("ops/ops.h", text_of("tests/operations.h"), table);
+    glob_t rows;
+    if (glob("ext/*/tests/operations.h", 0, NULL, &rows) != 0)
+        rows.gl_pathc = 0; /* the nucleus alone */
+    for (size_t i = 0; i < rows.gl_pathc; i++) {
+        char directory[64] = "", header[160];
+        sscanf(rows.gl_pathv[i], "ext/%63[a-z_]", directory);
+        snprintf(header, sizeof header, "ext/%s/%s.h", directory, directory);
+        const int of_extension = check_operations(header, text_of(rows.gl_pathv[i]), table);
+        ck_assert_msg(of_extension > 0, "%s declares no operation", header);
+        count += of_extension;
+    }
+    if (rows.gl_pathc > 0)
+        globfree(&rows);
+    ck_assert_int_gt(count, 60);
     if (random_cases)
-        printf("random shapes: %d cases of %d rows, which call %d operations of ops/ops.h\n",
-               case_count, UNARIES + BINARIES + RANDOM_ROW_COUNT, count);
+        printf("random shapes: %d cases of %d rows, which call %d operations\n", case_count,
+               UNARIES + BINARIES + RANDOM_ROW_COUNT, count);
 }
 
 /* A backward function that forgets an input leaves it without a gradient, and training without an

@@ -53,9 +53,6 @@ const Kernels cpu_kernels = {
     .softmax_attention_backward = softmax_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
-    /* decoding */
-    .transformer_step = transformer_step_cpu,
-    .step_weights = step_weights_cpu,
 };
 
 /* Every kernel that reads or writes activations. */

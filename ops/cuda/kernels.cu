@@ -2,9 +2,6 @@
 #include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
-/* The decode step on CUDA reads the weights as they are. */
-#define step_weights_cuda NULL
-
 template <TensorType type>
 static const Kernels table = {
 #define KERNEL(name, parameters) call<name##_cuda, type>,

@@ -33,7 +33,7 @@ plant() {
 # The program that tests a file's kernels.
 program_for() {
     case $1 in
-    nn/decode/* | nn/cuda/decode/* | nn/cpu/decode/*) echo test_generation ;;
+    ext/decode/*) echo test_generation ;;
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
     ext/lsh/*) echo test_lsh_attention ;;
     ext/delta/*) echo test_delta_rule ;;
@@ -53,12 +53,12 @@ if [ "${2-}" = barriers ]; then
         plant "$build" "$file" "${line}s/__syncthreads()/(void)0/" "$(program_for "$file")"
     done < <(grep -rn --include='*.cu' --include='*.cuh' '__syncthreads();' ops nn ext)
 else
-    second=$(grep -n '__syncthreads();' ops/cuda/rows/rows.cuh | sed -n '2s/:.*//p')
-    plant "$build" ops/cuda/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
+    second=$(grep -n '__syncthreads();' ops/cuda/shared/rows.cuh | sed -n '2s/:.*//p')
+    plant "$build" ops/cuda/shared/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
     plant "$build" ops/cuda/products/linear.c "s/EPILOGUE_RELU_BIAS/EPILOGUE_BIAS/" test_products
     plant "$build" ops/products/product.c 's/result_for(gradient, input)/(Result){ gradient.data, input->type, false }/' test_products
     plant "$build" ops/cuda/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention
-    plant "$build" nn/cuda/decode/step.cu \
+    plant "$build" ext/decode/cuda/step.cu \
         '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation
     plant "$build"-sanitize ops/cuda/layout/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
         CC=clang CFLAGS='-O1 -g -fno-omit-frame-pointer' \

@@ -1,7 +1,7 @@
 /* layernorm in bf16, and its gradients in both dtypes. Each block of rows has its own sums of
  * dweight and dbias, which are added in order. The blocks depend on R alone, so the sums do not
  * depend on the number of threads. */
-#include "ops/cpu/rows/layernorm.h"
+#include "ops/cpu/shared/layernorm.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/storage.h"
 

@@ -1,7 +1,7 @@
 /* residual_layernorm on the CPU, in Real and in bf16: a tile of rows of s = x + m branch is
  * computed in L1 and then normalized, so that x and branch are read from memory once. */
 #include "ops/cpu/elementwise/dropout.h"
-#include "ops/cpu/rows/layernorm.h"
+#include "ops/cpu/shared/layernorm.h"
 
 /* Approximate elements per tile of rows: a tile stays in L1 and uses whole Philox blocks. */
 enum { COLUMN_TILE = 2048 };

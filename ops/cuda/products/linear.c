@@ -255,7 +255,7 @@ static bool fused_product(FusedProduct p)
 /* Returns false and computes nothing if cublasLt has no such product: without a bias, in double
  * precision, for the exact gelu, for gelu in float32; otherwise this depends on GPU, sizes and
  * alignment alone. */
-bool linear_pass_cuda(LinearPass p)
+static bool fused_pass(LinearPass p)
 {
     if (!p.bias)
         return false;
@@ -270,7 +270,7 @@ bool linear_pass_cuda(LinearPass p)
 
 void linear_forward_cuda(const LinearPass *p)
 {
-    if (linear_pass_cuda(*p))
+    if (fused_pass(*p))
         return;
     product_cuda(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                  (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));

@@ -1,5 +1,4 @@
-/* Linear layers on CUDA: the launcher of linear.cu that linear.c calls with a workspace, and the
- * product that the decode step calls too. */
+/* Linear layers on CUDA: the launcher of linear.cu that linear.c calls with a workspace. */
 #ifndef TAPEGRAD_OPS_CUDA_PRODUCTS_LINEAR_H
 #define TAPEGRAD_OPS_CUDA_PRODUCTS_LINEAR_H
 
@@ -10,8 +9,5 @@
 C_FUNCTION void launch_linear_activate_backward(TensorType type, Real *h, Real *partial,
                                                 const Real *g, const Real *y, Activation activation,
                                                 int64_t R, int64_t O);
-
-/* Returns false and computes nothing if cublasLt has no such product. */
-C_FUNCTION bool linear_pass_cuda(LinearPass pass);
 
 #endif

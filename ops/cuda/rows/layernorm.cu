@@ -1,4 +1,4 @@
-#include "ops/cuda/rows/layernorm.cuh"
+#include "ops/cuda/shared/layernorm.cuh"
 
 extern "C" void layernorm_forward_cuda(TensorType type, Real *out, NormArguments norm)
 {

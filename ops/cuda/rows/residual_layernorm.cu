@@ -1,7 +1,7 @@
 #include "ops/cuda/elementwise/dropout.cuh"
-#include "ops/cuda/rows/layernorm.cuh"
+#include "ops/cuda/shared/layernorm.cuh"
 
-/* The rows s = x + m branch, a Rows of ops/cuda/rows/layernorm.cuh. */
+/* The rows s = x + m branch, a Rows of ops/cuda/shared/layernorm.cuh. */
 template <typename T> struct ResidualRows {
     const T *x, *branch;
     DropoutDraw d;

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_CHUNK_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_CHUNK_CPU_H
 
-#include "ops/cpu/attention/linear/feature_map.h"
+#include "ops/cpu/shared/feature_map.h"
 #include "ops/cpu/attention/linear/plan.h"
 
 /* The order in which positions are scanned: scan and scan_reverse of causal_linear.c. */

@@ -38,7 +38,7 @@
 
 #include "ops/cuda/shared/mma_operands.cuh"
 #include "ops/cuda/shared/tiles.cuh"
-#include "tensor/cuda/copy.cuh"
+#include "ops/cuda/shared/copy.cuh"
 
 /* ------------------------------------------------------------------------------------ arguments */
 

@@ -36,7 +36,7 @@
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 
 #include "ops/cuda/attention/linear/chunk_plan.h"
-#include "ops/cuda/attention/linear/feature_map.cuh"
+#include "ops/cuda/shared/feature_map.cuh"
 #include "ops/cuda/shared/tiles.cuh"
 
 /* ------------------------------------------------------------------------------------ arguments */

@@ -15,10 +15,9 @@
  *   weight_oi = scale_o q_oi     scale_o = max_i |weight_oi| / 127     q_oi in -127, ..., 127 */
 #include <float.h>
 
-#include "nn/cpu/decode/product.h"
+#include "ext/decode/cpu/product.h"
 #include "ops/cpu/shared/tiles.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
 
 /* out[sequence, row] (+)= sum + bias */
 ALWAYS_INLINE void store_sum(const StepProduct *p, int64_t sequence, int64_t row, Real sum)
@@ -117,7 +116,7 @@ static StepLinear step_linear(const Linear *linear, bool bf16)
     return step;
 }
 
-void step_weights_cpu(TransformerState *state, bool int8_weights)
+void store_step_weights(TransformerState *state, bool int8_weights)
 {
     const Transformer *transformer = &state->transformer;
     const int64_t width = state->width, inner = state->inner, layers = transformer->layers;

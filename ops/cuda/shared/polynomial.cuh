@@ -1,6 +1,6 @@
 /* One polynomial feature on CUDA. */
-#ifndef TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_CUH
-#define TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_CUH
+#ifndef TAPEGRAD_OPS_SHARED_POLYNOMIAL_CUH
+#define TAPEGRAD_OPS_SHARED_POLYNOMIAL_CUH
 
 #include "ops/cuda/shared/map.cuh"
 #include "ops/attention/polynomial_features.h"

@@ -1,7 +1,7 @@
 /* The CPU kernels of layernorm and residual_layernorm: one row, and the partial sums of the
  * gradients of weight and bias. ops/rows/layernorm.c has the derivation. */
-#ifndef TAPEGRAD_OPS_CPU_ROWS_LAYERNORM_H
-#define TAPEGRAD_OPS_CPU_ROWS_LAYERNORM_H
+#ifndef TAPEGRAD_OPS_CPU_SHARED_LAYERNORM_H
+#define TAPEGRAD_OPS_CPU_SHARED_LAYERNORM_H
 
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"

@@ -1,9 +1,10 @@
 /* The generation state: every layer's recurrent state or KV cache, counts and results. A backend's
- * engine, the kernel transformer_step, reads it too. */
-#ifndef TAPEGRAD_NN_DECODE_STATE_H
-#define TAPEGRAD_NN_DECODE_STATE_H
+ * engine reads it too. */
+#ifndef TAPEGRAD_DECODE_STATE_H
+#define TAPEGRAD_DECODE_STATE_H
 
-#include "nn/internal.h"
+#include "ext/decode/decode.h"
+#include "extend.h"
 
 /* A layer's recurrent state, or its KV cache of softmax attention. A tensor that the layer does not
  * have has no device. */
@@ -26,7 +27,7 @@ typedef struct AttentionCache {
 struct TransformerState {
     Device *device;
     Transformer transformer;
-    int64_t B, H, D, F;   /* sequences, heads, elements and features per head */
+    int64_t B, H, D, F;   /* sequences; heads; elements per head; rows of a recurrent state */
     int64_t width, inner; /* H D; the width of the feed-forward network */
     int64_t max_length;
     bool softmax; /* some layer's attention is softmax attention */
@@ -55,6 +56,9 @@ typedef struct StateTensor {
     int64_t offset; /* in data, in elements */
 } StateTensor;
 int state_tensors(const TransformerState *state, StateTensor list[MAX_STATE_TENSORS]);
+
+/* Allocates the weights; raises, as function, unless they can be read. */
+void state_check_weights(const char *function, const Transformer *transformer);
 
 /* Positions per sequence, [B] on the host, copied from the device if replays may have changed them.
  * NULL while a step is being recorded, because every replay finds other counts. */

@@ -1,6 +1,6 @@
 /* The elementwise feature maps of linear attention. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CUH
-#define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CUH
+#ifndef TAPEGRAD_OPS_SHARED_FEATURE_MAP_CUH
+#define TAPEGRAD_OPS_SHARED_FEATURE_MAP_CUH
 
 #include "ops/elementwise/unary_functions.h"
 #include "ops/ops.h"

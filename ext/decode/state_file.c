@@ -2,7 +2,7 @@
  * layer "layers.0.sums" [B, H, F, D + 1] and "layers.0.convolution", or "layers.0.keys" and
  * "layers.0.values" [B, H, max_length, D], in Real: states in bf16 and in Real load each other's
  * files. */
-#include "nn/decode/state.h"
+#include "ext/decode/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,8 @@ static HostState *host_state(const TransformerState *state, const char *function
     StateTensor list[MAX_STATE_TENSORS];
     const int tensors = state_tensors(state, list);
     for (int i = 0; i < tensors; i++)
-        add_entry(host, list[i].layer, list[i].name, FILE_TYPE_OF_REAL, list[i].tensor->shape,
+        add_entry(host, list[i].layer, list[i].name,
+                  sizeof(Real) == sizeof(double) ? FILE_F64 : FILE_F32, list[i].tensor->shape,
                   host->data + list[i].offset);
     add_entry(host, -1, "counts", FILE_I32, shape(state->B), host->counts);
     add_entry(host, -1, "max_length", FILE_I32, shape_scalar(), &host->max_length);

@@ -1,13 +1,18 @@
 /* The generation state: per layer, sequence and head the recurrent state S and z of linear
  * attention or the KV cache of softmax attention. One block of device memory holds these, then the
  * result of a step, then the number of positions per sequence. */
-#include "nn/decode/state.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/decode/kernels.h"
 
 #include <stdlib.h>
 
-/* ---------------------------------------------------------------------------------------- sizes */
+/* --------------------------------------------------------------------------------------- checks */
+void state_check_weights(const char *function, const Transformer *transformer)
+{
+    const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
+    if (error)
+        error_raise("%s: the weights %s", function, error);
+}
+
 static void check_attention(const Transformer *transformer)
 {
     for (int64_t i = 0; i < transformer->layers; i++) {
@@ -25,15 +30,15 @@ static void check_attention(const Transformer *transformer)
 
 /* Whether a backend's engine computes the layers: all alike, without gates and rotary positions.
  * The one that reads weights in 8 bits also has linear attention's decay. */
-static bool has_engine(const Kernels *kernels, const Transformer *transformer)
+static bool has_engine(const DecodeKernels *kernels, const Transformer *transformer)
 {
     const AttentionKind kind = transformer->layer[0].attention.kind;
-    bool alike = kernels->transformer_step &&
-                 (kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_CAUSAL_SOFTMAX);
+    bool alike =
+        kernels->step && (kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_CAUSAL_SOFTMAX);
     for (int64_t i = 0; i < transformer->layers; i++) {
         const Attention *a = &transformer->layer[i].attention;
         alike = alike && a->kind == kind && !a->unnormalized &&
-                (!a->decay_constant || kernels->step_weights) && !a->convolution.weight &&
+                (!a->decay_constant || kernels->store_weights) && !a->convolution.weight &&
                 !a->gate.weight && !a->rotary_dims;
     }
     return alike;
@@ -44,7 +49,7 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
 {
     static const char *const names[] = { "float32", "tf32", "bf16" };
     const Precision precision = config.precision;
-    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
+    const DecodeKernels *kernels = decode_kernels(device);
     if ((unsigned)precision > PRECISION_BF16)
         error_raise("nn_transformer_state: there is no precision %d", (int)precision);
     if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
@@ -53,7 +58,7 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
     if (precision == PRECISION_TF32 && !device_is_cuda(device))
         error_raise("nn_transformer_state: tf32 needs a CUDA device, the transformer is on %s",
                     device_name(device));
-    if ((precision == PRECISION_BF16 || config.int8_weights) && !kernels->step_weights)
+    if ((precision == PRECISION_BF16 || config.int8_weights) && !kernels->store_weights)
         error_raise("nn_transformer_state: %s on the CPU only, the transformer is on %s",
                     config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
     if ((precision != PRECISION_FLOAT32 || config.int8_weights) &&
@@ -65,6 +70,7 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
                                                   : "bf16 is");
 }
 
+/* ---------------------------------------------------------------------------------------- sizes */
 static int64_t aligned(int64_t count)
 {
     enum { LINE = 32 }; /* bf16 elements per cache line */
@@ -128,7 +134,6 @@ static TransformerState describe(Device *device, const Transformer *transformer,
         .B = config.sequences,
         .H = H,
         .D = D,
-        .F = nn_feature_count(attention),
         .width = H * D,
         .inner = transformer->layer[0].ff1.weight->shape.size[0],
         .max_length = config.max_length,
@@ -141,6 +146,7 @@ static TransformerState describe(Device *device, const Transformer *transformer,
         state.layer[i] = describe_layer(device, &transformer->layer[i].attention, config);
         state.softmax = state.softmax || state.layer[i].keys.device;
     }
+    state.F = state.layer[0].sums.shape.size[2];
     const int count = state_tensors(&state, list);
     for (int i = 0; i < count; i++) {
         elements = list[i].offset + aligned(tensor_count(list[i].tensor));
@@ -213,15 +219,13 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     check_precision(device, transformer, config);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; create the state before it");
-    const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
-    if (error)
-        error_raise("nn_transformer_state: the weights %s", error);
+    state_check_weights("nn_transformer_state", transformer);
     TransformerState created = describe(device, transformer, config);
-    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
+    const DecodeKernels *kernels = decode_kernels(device);
     if (!has_engine(kernels, transformer))
         created.tape = tape_new(device);
-    else if (kernels->step_weights)
-        kernels->step_weights(&created, config.int8_weights);
+    else if (kernels->store_weights)
+        kernels->store_weights(&created, config.int8_weights);
     size_t bytes = sizeof created;
     TransformerState *state = memory_allocate(bytes);
     if (!state || !allocate_memory(&created, &bytes)) {

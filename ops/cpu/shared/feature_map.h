@@ -1,6 +1,6 @@
 /* The feature maps of linear attention on the CPU, one vector at a time, and their derivatives. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
-#define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
+#ifndef TAPEGRAD_OPS_CPU_SHARED_FEATURE_MAP_H
+#define TAPEGRAD_OPS_CPU_SHARED_FEATURE_MAP_H
 
 #include "ops/cpu/shared/storage.h"
 #include "ops/elementwise/unary_functions.h"

@@ -8,11 +8,11 @@
  * and over a Plan: LANES threads, a warp or a block, share a row. A thread holds HELD elements of
  * the row in registers, in packs of W, so a row of at most WHOLE elements is read once. A longer
  * row is processed in pieces of WHOLE elements and read again in each pass. */
-#ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
-#define TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
+#ifndef TAPEGRAD_OPS_SHARED_LAYERNORM_CUH
+#define TAPEGRAD_OPS_SHARED_LAYERNORM_CUH
 
 #include "ops/kernels.h"
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/cuda/shared/map.cuh"
 #include "tensor/internal.h"

@@ -5,15 +5,14 @@
  *   softmax   s_j = q.k_j / sqrt D     out = sum_j e^(s_j - m) v_j / sum_j e^(s_j - m)
  * Both are bound by memory: by reading and writing T, or reading the KV cache. Each element is read
  * once, and the accesses of a warp are coalesced. */
-#ifndef TAPEGRAD_NN_DECODE_STEP_ATTENTION_CUH
-#define TAPEGRAD_NN_DECODE_STEP_ATTENTION_CUH
+#ifndef TAPEGRAD_DECODE_CUDA_STEP_ATTENTION_CUH
+#define TAPEGRAD_DECODE_CUDA_STEP_ATTENTION_CUH
 
-#include "nn/decode/state.h"
-#include "ops/elementwise/activation.h"
-#include "ops/cuda/attention/linear/feature_map.cuh"
-#include "ops/cuda/attention/features/polynomial.cuh"
-#include "ops/cuda/rows/rows.cuh"
-#include "tensor/cuda/copy.cuh"
+#include "ext/decode/kernels.h"
+#include "ops/cuda/shared/copy.cuh"
+#include "ops/cuda/shared/feature_map.cuh"
+#include "ops/cuda/shared/polynomial.cuh"
+#include "ops/cuda/shared/rows.cuh"
 
 enum { ATTEND_THREADS = 1024 }; /* of a block in a small batch: it reads the weights of a head */
 

@@ -1,10 +1,9 @@
 /* A layer's products on CUDA. Post-norm's norm after one branch is the norm before the next, so
  * that the kernel which reads a norm's result computes it. */
-#ifndef TAPEGRAD_NN_DECODE_PRODUCTS_CUH
-#define TAPEGRAD_NN_DECODE_PRODUCTS_CUH
+#ifndef TAPEGRAD_DECODE_CUDA_PRODUCTS_CUH
+#define TAPEGRAD_DECODE_CUDA_PRODUCTS_CUH
 
-#include "nn/decode/state.h"
-#include "ops/elementwise/activation.h"
+#include "ext/decode/kernels.h"
 
 struct StepNorm {
     const Real *weight, *bias; /* [width]; weight NULL: no norm */

@@ -12,11 +12,9 @@
  *
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
-#include "nn/cuda/decode/products.cuh"
-#include "nn/cuda/decode/step_attention.cuh"
-#include "ops/cuda/products/linear.h"
-#include "ops/kernels.h"
-#include "ops/cuda/rows/layernorm.cuh"
+#include "ext/decode/cuda/products.cuh"
+#include "ext/decode/cuda/step_attention.cuh"
+#include "ops/cuda/shared/layernorm.cuh"
 
 enum {
     SMALL_BATCH = 8,        /* sequences at most: one accumulator each in multiply_small_batch */
@@ -566,12 +564,9 @@ static void attention_large_batch(const TransformerState *state, int64_t i, cons
 /* out = f(in weight^T + bias), as op_linear_activation; without p's norm and residual. */
 static void linear(const TransformerState *state, Real *out, const Real *in, const StepProduct &p)
 {
-    if (linear_pass_cuda({ out, NULL, in, p.weight, p.bias, p.B, p.I, p.O, p.activation,
-                           state->precision, TENSOR_REAL, NULL }))
-        return;
-    product_cuda(state->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
-                 { p.weight, TENSOR_REAL }, { p.B, p.I, p.O, false, true, 1, 0, 0, 0 });
-    linear_activate_cuda(TENSOR_REAL, out, NULL, p.bias, p.activation, p.B, p.O);
+    const LinearPass pass = { out, NULL, in,           p.weight,         p.bias,      p.B,
+                              p.I, p.O,  p.activation, state->precision, TENSOR_REAL, NULL };
+    kernels_on(state->device, TENSOR_REAL)->linear_forward(&pass);
 }
 
 struct Add {
@@ -667,7 +662,7 @@ static void step_large_batch(Real *out, const Real *x, const TransformerState *s
 }
 
 /* ------------------------------------------------------------------------------------ launchers */
-extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerState *state)
+static void transformer_step_cuda(Real *out, const Real *x, const TransformerState *state)
 {
     Real *const scratch = device_workspace(workspace_of(state, NULL).size);
     const Workspace w = workspace_of(state, scratch);
@@ -677,3 +672,6 @@ extern "C" void transformer_step_cuda(Real *out, const Real *x, const Transforme
         step_large_batch(out, x, state, w);
     device_workspace_free(scratch);
 }
+
+/* It reads weights as they are. */
+const DecodeKernels decode_cuda = { transformer_step_cuda, NULL };

@@ -19,11 +19,10 @@
  *     x <- x + branch(in)  in pre-norm        x <- in + branch(in)  in post-norm
  * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
- * step_on_operations below defines a step and runs where there is no engine: a device without the
- * kernel transformer_step, and layers that differ, have gates (the delta rule, a convolution, an
+ * step_on_operations below defines a step and runs where there is no engine: on a device without
+ * one, and for layers that differ, have gates (the delta rule, a convolution, an
  * output gate; on CUDA also a decay) or rotary positions. */
-#include "nn/decode/state.h"
-#include "ops/kernels.h"
+#include "ext/decode/kernels.h"
 
 static void check_step_input(const TransformerState *state, const Tensor *x)
 {
@@ -38,7 +37,7 @@ static void check_step_input(const TransformerState *state, const Tensor *x)
     if (!shape_equal(x->shape, state->out.shape))
         error_raise("nn_transformer_step: x %s, expected %s: [sequences, width]",
                     tensor_text(x).text, shape_text(state->out.shape).text);
-    if (tensor_root(x)->requires_grad)
+    if ((x->base ? x->base : x)->requires_grad)
         error_raise("nn_transformer_step: x requires a gradient, and none passes through a step; "
                     "call tape_set_recording(tape, false) before x is made");
 }
@@ -82,8 +81,7 @@ static void step_on_operations(TransformerState *state, const Tensor *x)
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
 {
     error_need("nn_transformer_step", "the state", state);
-    if (state->transformer.layer[0].norm1.weight->params->freed)
-        error_raise("nn_transformer_step: the weights cannot be used after params_free");
+    state_check_weights("nn_transformer_step", &state->transformer);
     check_step_input(state, x);
     check_counts(state);
     if (state->tape) {
@@ -93,8 +91,8 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
         step_on_operations(state, x);
         return &state->out;
     }
-    error_enter(NULL, "nn_transformer_step");
-    kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
+    error_name("nn_transformer_step");
+    decode_kernels(state->device)->step(state->out.data, x->data, state);
     if (device_is_capturing(state->device))
         state->recorded = true;
     else

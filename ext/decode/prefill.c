@@ -1,6 +1,5 @@
 /* Prefill: a prompt through the parallel form leaves the same state as N decode steps. */
-#include "nn/decode/state.h"
-#include "ops/shared/indices.h"
+#include "ext/decode/state.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* cp.async: asynchronous copies from global to shared memory. They use no registers, and the block
  * computes while they run. */
-#ifndef TAPEGRAD_TENSOR_COPY_CUH
-#define TAPEGRAD_TENSOR_COPY_CUH
+#ifndef TAPEGRAD_OPS_SHARED_COPY_CUH
+#define TAPEGRAD_OPS_SHARED_COPY_CUH
 
 #include "tensor/cuda/kernel.cuh"
 

@@ -1,8 +1,8 @@
 /* The products of a decode step on the CPU, for small and for large batches. */
-#ifndef TAPEGRAD_NN_DECODE_PRODUCT_CPU_H
-#define TAPEGRAD_NN_DECODE_PRODUCT_CPU_H
+#ifndef TAPEGRAD_DECODE_CPU_PRODUCT_H
+#define TAPEGRAD_DECODE_CPU_PRODUCT_H
 
-#include "nn/decode/state.h"
+#include "ext/decode/kernels.h"
 
 /* How the weight of a product is stored. */
 typedef enum WeightType {
@@ -42,6 +42,9 @@ typedef struct StepProduct {
  * type, on I and on whether buffer is NULL, if begin is a multiple of the elements of a cache
  * line. */
 void step_product(const StepProduct *p, Real *buffer, int64_t begin, int64_t end);
+
+/* Fills state->weights. */
+void store_step_weights(TransformerState *state, bool int8_weights);
 
 /* Elements of buffer for rows of at most I elements. */
 int64_t step_product_buffer(int64_t I);

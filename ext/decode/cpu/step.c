@@ -8,12 +8,10 @@
  *     intermediates stay in its thread's cache.
  * A result's bits do not depend on the number of threads. They depend on the batch size only
  * through LARGE_BATCH. */
-#include "nn/cpu/decode/product.h"
-#include "ops/attention/polynomial_features.h"
-#include "ops/cpu/attention/linear/feature_map.h"
-#include "ops/cpu/rows/layernorm.h"
+#include "ext/decode/cpu/product.h"
+#include "ops/cpu/shared/feature_map.h"
+#include "ops/cpu/shared/layernorm.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
 
 enum {
     LARGE_BATCH = 8,        /* sequences from which on products use blocks of sequences */
@@ -384,7 +382,7 @@ static Team team_of(const TransformerState *state, const StepPlan *plan, Real *w
                    .block = plan->block ? work + plan->work : NULL };
 }
 
-void transformer_step_cpu(Real *out, const Real *x, const TransformerState *state)
+static void transformer_step_cpu(Real *out, const Real *x, const TransformerState *state)
 {
     const StepPlan plan = plan_of(state);
     Real *workspace = device_workspace(plan.teams * plan.group * plan.row +
@@ -404,3 +402,5 @@ void transformer_step_cpu(Real *out, const Real *x, const TransformerState *stat
     }
     device_workspace_free(workspace);
 }
+
+const DecodeKernels decode_cpu = { transformer_step_cpu, store_step_weights };

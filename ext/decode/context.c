@@ -1,7 +1,5 @@
 /* Attention that continues from a decode state: the recurrent state, or the KV cache. */
-#include "nn/decode/state.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/decode/state.h"
 
 static Tensor *cached_state(Tape *tape, const AttentionContext *context, StateSlot slot,
                             StateEffect *effect, const void *operands)
