@@ -36,9 +36,7 @@ program_for() {
     nn/decode/* | nn/cuda/decode/* | nn/cpu/decode/*) echo test_generation ;;
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
     ops/*attention/lsh/*) echo test_lsh_attention ;;
-    ext/delta/*) echo test_delta_rule ;;
-    ext/recurrent/*) echo test_recurrent ;;
-    ext/*) echo test_optim ;;
+    ext/*) basename "$(echo ext/$(cut -d/ -f2 <<<"$1")/tests/test_*.c)" .c ;;
     ops/*attention/*) echo test_attention ;;
     *cumulative_sum*) echo test_operations ;;
     *transpose*) echo test_layout ;;
@@ -53,8 +51,8 @@ if [ "${2-}" = barriers ]; then
         plant "$build" "$file" "${line}s/__syncthreads()/(void)0/" "$(program_for "$file")"
     done < <(grep -rn --include='*.cu' --include='*.cuh' '__syncthreads();' ops nn ext)
 else
-    second=$(grep -n '__syncthreads();' ops/cuda/rows/rows.cuh | sed -n '2s/:.*//p')
-    plant "$build" ops/cuda/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
+    second=$(grep -n '__syncthreads();' ops/cuda/shared/rows.cuh | sed -n '2s/:.*//p')
+    plant "$build" ops/cuda/shared/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
     plant "$build" ops/cuda/products/linear.c "s/EPILOGUE_RELU_BIAS/EPILOGUE_BIAS/" test_products
     plant "$build" ops/products/product.c 's/result_for(gradient, input)/(Result){ gradient.data, input->type, false }/' test_products
     plant "$build" ops/cuda/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention

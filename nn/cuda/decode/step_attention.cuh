@@ -12,7 +12,7 @@
 #include "ops/elementwise/activation.h"
 #include "ops/cuda/attention/linear/feature_map.cuh"
 #include "ops/cuda/attention/features/polynomial.cuh"
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 #include "tensor/cuda/copy.cuh"
 
 enum { ATTEND_THREADS = 1024 }; /* of a block in a small batch: it reads the weights of a head */

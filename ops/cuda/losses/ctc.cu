@@ -1,5 +1,5 @@
 /* A block per sequence: its threads share the states of a frame, frame after frame. */
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 #include "ops/kernels.h"
 
 /* The parts of a sequence's workspace: two rows of states, skip [S + 1]. */

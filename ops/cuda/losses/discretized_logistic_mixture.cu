@@ -1,7 +1,7 @@
 #include "ops/kernels.h"
 #include "ops/shared/logistic_mixture.h"
 #include "ops/cuda/shared/map.cuh"
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 
 /* ln sum_i e^x_i over all values that the threads sharing a row have added */
 template <int LANES> __device__ static inline LogSumExp log_sum_of_row(LogSum part)

@@ -12,7 +12,7 @@
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 
 #include "ops/kernels.h"
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/cuda/shared/map.cuh"
 #include "tensor/internal.h"

@@ -1,4 +1,4 @@
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/kernels.h"
 #include "ops/shared/columns.h"

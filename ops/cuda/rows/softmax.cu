@@ -1,5 +1,5 @@
 #include "ops/kernels.h"
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 
 template <typename T, int LANES>
 __global__ void softmax_forward(T *out, const T *x, int64_t R, int64_t C)

@@ -1,9 +1,9 @@
 /* Choice of a row's symbol on CUDA: see ops/sampling/sample.c. A row is processed by LANES threads,
- * a warp or a block of THREADS, as in ops/cuda/rows/rows.cuh; all of them must call. */
+ * a warp or a block of THREADS, as in ops/cuda/shared/rows.cuh; all of them must call. */
 #ifndef TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
 #define TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
 
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 #include "ops/kernels.h"
 
 template <typename T> struct Row {

@@ -1,5 +1,5 @@
 #include "ops/kernels.h"
-#include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/rows.cuh"
 
 template <typename T, int LANES>
 __global__ void random_features_forward(T *out, const Real *y, const T *x, Real scale,

@@ -1,7 +1,7 @@
 /* Shared by the kernels along the last axis. LANES threads share a row, one warp or, for a long
  * row, one block; each thread processes every LANES-th element. */
-#ifndef TAPEGRAD_OPS_ROWS_ROWS_CUH
-#define TAPEGRAD_OPS_ROWS_ROWS_CUH
+#ifndef TAPEGRAD_OPS_SHARED_ROWS_CUH
+#define TAPEGRAD_OPS_SHARED_ROWS_CUH
 
 #include "ops/shared/math.h"
 #include "tensor/cuda/kernel.cuh"
