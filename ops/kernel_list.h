@@ -160,7 +160,7 @@ KERNEL(pool_backward, (Gradient dx, const Real *dout, const int32_t *index, Wind
 
 /* --------------------------------------------------------------------------------------- losses */
 
-/* losses [B], Real, and the states and log_sums of ctc; ops/losses/ctc.h has the arguments */
+/* losses [B], Real, and the states and log_sums of ctc; ext/ctc/kernels.h has the arguments */
 KERNEL(ctc_forward, (Real *losses, Ctc ctc))
 /* dlogits [B, T, C] <- from dlosses [B], Real; overwrites the states */
 KERNEL(ctc_backward, (Gradient dlogits, const Real *dlosses, Ctc ctc))
