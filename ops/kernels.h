@@ -29,7 +29,6 @@
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/dropout.h"
 #include "ops/elementwise/unary_functions.h"
-#include "ext/ctc/kernels.h"
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
 #include "ops/rows/batchnorm.h"

@@ -122,8 +122,6 @@ const Kernels cpu_bf16_kernels = {
     .average_pool = average_pool_bf16,
     .pool_backward = pool_backward_bf16,
     /* losses */
-    .ctc_forward = ctc_forward_bf16,
-    .ctc_backward = ctc_backward_bf16,
     .cross_entropy_forward = cross_entropy_forward_bf16,
     .cross_entropy_backward = cross_entropy_backward_bf16,
     .mean_squared_error_forward = mean_squared_error_forward_bf16,
