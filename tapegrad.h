@@ -107,6 +107,7 @@
 
 /* Extensions; -DTAPEGRAD_NUCLEUS: the library without them */
 #ifndef TAPEGRAD_NUCLEUS
+#include "ext/ctc/ctc.h"
 #include "ext/decode/decode.h"
 #include "ext/delta/delta.h"
 #include "ext/images/images.h"

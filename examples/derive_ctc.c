@@ -1,4 +1,4 @@
-/* The loss of ops/losses/ctc.c, derived in book/time/page.md, by enumeration in double, compared
+/* The loss of ext/ctc/ctc.c, derived in book/time/page.md, by enumeration in double, compared
  * with op_ctc: all C^T paths of a symbol per frame, of which those count that emit the target. */
 #include <math.h>
 #include <stdio.h>

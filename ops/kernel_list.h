@@ -133,10 +133,6 @@ REAL_KERNEL(store_integers,
 
 /* --------------------------------------------------------------------------------------- losses */
 
-/* losses [B], Real, and the states and log_sums of ctc; ops/losses/ctc.h has the arguments */
-KERNEL(ctc_forward, (Real *losses, Ctc ctc))
-/* dlogits [B, T, C] <- from dlosses [B], Real; overwrites the states */
-KERNEL(ctc_backward, (Gradient dlogits, const Real *dlosses, Ctc ctc))
 /* out [] = the loss, l [R] of the rows, weight_sum [] = the sum of the weights; all but the logits
  * are Real or int32 */
 KERNEL(cross_entropy_forward, (Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in))

@@ -27,7 +27,6 @@
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/dropout.h"
 #include "ops/elementwise/unary_functions.h"
-#include "ops/losses/ctc.h"
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
 #include "ops/rows/layernorm.h"

@@ -1,17 +1,30 @@
-/* The extensions' rows of the table of operations. */
+/* The extensions' rows of the table of operations, a line each; an empty line ends a list. */
 #ifdef TAPEGRAD_NUCLEUS
 #define EXTENSION_OPERATIONS(ROW)
 #define EXTENSION_RANDOM_ROWS(ROW)
 #else
+#include "ext/ctc/tests/operations.h"
 #include "ext/delta/tests/operations.h"
 #include "ext/images/tests/operations.h"
 #include "ext/losses/tests/operations.h"
 #include "ext/lsh/tests/operations.h"
 #include "ext/recurrent/tests/operations.h"
+/* clang-format off */
 #define EXTENSION_OPERATIONS(ROW)                                                                  \
+    CTC_OPERATIONS(ROW)                                                                            \
     DELTA_OPERATIONS(ROW)                                                                          \
-    IMAGES_OPERATIONS(ROW) LOSSES_OPERATIONS(ROW) LSH_OPERATIONS(ROW) RECURRENT_OPERATIONS(ROW)
+    IMAGES_OPERATIONS(ROW)                                                                         \
+    LOSSES_OPERATIONS(ROW)                                                                         \
+    LSH_OPERATIONS(ROW)                                                                            \
+    RECURRENT_OPERATIONS(ROW)                                                                      \
+
 #define EXTENSION_RANDOM_ROWS(ROW)                                                                 \
+    CTC_RANDOM_ROWS(ROW)                                                                           \
     DELTA_RANDOM_ROWS(ROW)                                                                         \
-    IMAGES_RANDOM_ROWS(ROW) LOSSES_RANDOM_ROWS(ROW) LSH_RANDOM_ROWS(ROW) RECURRENT_RANDOM_ROWS(ROW)
+    IMAGES_RANDOM_ROWS(ROW)                                                                        \
+    LOSSES_RANDOM_ROWS(ROW)                                                                        \
+    LSH_RANDOM_ROWS(ROW)                                                                           \
+    RECURRENT_RANDOM_ROWS(ROW)                                                                     \
+
+/* clang-format on */
 #endif

@@ -193,18 +193,6 @@ static inline SoftmaxAttentionOptions decaying(Tape *tape, Tensor *x, double sca
     return options;
 }
 
-/* A target of n symbols, some of them twice in a row; the second of two sequences is shorter. */
-static inline Tensor *ctc_of_symbols(Tape *tape, Tensor *logits, int64_t n)
-{
-    const int64_t *size = logits->shape.size;
-    int32_t targets[16 * 100], lengths[2] = { (int32_t)size[1], (int32_t)(size[1] - size[1] / 3) };
-    for (int64_t i = 0; i < size[0] * n; i++)
-        targets[i] = (int32_t)(1 + i * i / 3 % (size[2] - 1));
-    return op_ctc(
-        tape, logits, tape_input_i32(tape, targets, shape(size[0], n)),
-        (CtcOptions){ .lengths = size[0] == 2 ? tape_input_i32(tape, lengths, shape(2)) : NULL });
-}
-
 /* x[3]: rows of H columns: G of b_ih, G of b_hh, and unless it ends there, B of the initial h and,
  * for an LSTM, of c. */
 static inline Tensor *rows_of(Tape *tape, Tensor *x, int64_t first, int64_t rows, bool flat)
@@ -407,11 +395,6 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         UNMEASURED, { S(5, 3), INTEGERS(256, 5) }, { S(5, 51), INTEGERS(256, 5) },                 \
         { S(3, 2, 2, 12), INTEGERS(256, 3, 2, 2) }, { S(37, 30), INTEGERS(256, 37) },              \
         { S(300, 3), INTEGERS(256, 300) }, { S(3, 3300), INTEGERS(256, 3) })                       \
-    ROW(ctc, ctc_of_symbols(tape, x[0], 1), UNMEASURED, { S(2, 6, 3) }, { S(1, 2, 2) })            \
-    ROW(ctc_long, ctc_of_symbols(tape, x[0], 40), UNMEASURED, { S(1, 81, 3) }, { S(2, 150, 29) })  \
-    ROW(ctc_speech, ctc_of_symbols(tape, x[0], x[0]->shape.size[1] / 8),                           \
-        FLOPS(3.7, 11), /* times ROWS WIDTH: 3 and 9 per frame and state of 16 x 800 x 201 */      \
-        { S(16, 800, 41) }, { S(2, 16, 7) })                                                       \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \

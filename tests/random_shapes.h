@@ -109,8 +109,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(unnormalized, { DECAYED(B_, B_, 0) })                                                      \
     ROW(unnormalized_chunk_parallel, { DECAYED(B_, B_, 0) })                                       \
     ROW(unnormalized_quadratic, { DECAYED(B_, B_, 0) })                                            \
-    ROW(ctc, { S(B_, N_, 1 + M_) }) ROW(ctc_speech, { S(B_, 8 + N_, 1 + M_) })                     \
-    ROW(ctc_long, { S(B_, 120 + N_, 1 + M_) }) /* frames for 40 equal symbols */                   \
     ROW(reshape_beside, { S(3, 2, 5) }) ROW(slice_first, { S(1 + N_, M_) })                        \
     ROW(concat_first, { S(B_, N_, M_), S(H_, N_, M_) })                                            \
     ROW(packed_linear_attention, { S(B_, N_, 3 * H_, M_) })                                        \

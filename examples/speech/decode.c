@@ -13,7 +13,7 @@
  * the largest blank_t + symbol_t remain. If the beam holds all texts, the sums are exact.
  *
  * The alignment is the best path through the states blank, text_0, blank, text_1, .., blank of
- * op_ctc (ops/losses/ctc.c), with a maximum for its sum. */
+ * op_ctc (ext/ctc/ctc.c), with a maximum for its sum. */
 #include "examples/speech/decode.h"
 #include "examples/shared/program.h"
 

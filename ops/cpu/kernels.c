@@ -97,8 +97,6 @@ const Kernels cpu_bf16_kernels = {
     .gather_backward = gather_backward_bf16,
     /* convolution */
     /* losses */
-    .ctc_forward = ctc_forward_bf16,
-    .ctc_backward = ctc_backward_bf16,
     .cross_entropy_forward = cross_entropy_forward_bf16,
     .cross_entropy_backward = cross_entropy_backward_bf16,
     .mean_squared_error_forward = mean_squared_error_forward_bf16,

@@ -35,10 +35,9 @@ program_for() {
     case $1 in
     ext/decode/*) echo test_generation ;;
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
-    ext/lsh/*) echo test_lsh_attention ;;
-    ext/delta/*) echo test_delta_rule ;;
-    ext/recurrent/*) echo test_recurrent ;;
-    ext/*) echo test_optim ;;
+    ext/images/*batchnorm*) echo test_batchnorm ;;
+    ext/images/*) echo test_convolution ;;
+    ext/*) basename -s .c "$(cut -d/ -f1,2 <<<"$1")"/tests/test_*.c ;;
     ops/*attention/*) echo test_attention ;;
     *cumulative_sum*) echo test_operations ;;
     *transpose*) echo test_layout ;;

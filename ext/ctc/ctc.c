@@ -29,9 +29,8 @@
  * infeasible target has no path: p = 0, out is infinite, and dlogits NaN.
  * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_{t-1} replaces a_t, which has been
  * used. */
-#include "ops/kernels.h"
-#include "ops/shared/indices.h"
-#include "ops/shared/rows.h"
+#include "ext/ctc/ctc.h"
+#include "ext/ctc/kernels.h"
 
 /* Shifts x [n] to a maximum of 0 and returns the shift. */
 static Real shift_to_zero(Real *x, int64_t n)
@@ -75,7 +74,7 @@ ALWAYS_INLINE void ctc_step(CtcRow to, CtcRow from, const int32_t *target, int64
     to.symbol[-1] = to.symbol[n] = -(Real)INFINITY;
 }
 
-void ctc_forward_plain(Real *losses, Ctc ctc)
+static void ctc_forward_plain(Real *losses, Ctc ctc)
 {
     EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 4) {
         const int64_t n = ctc_symbols(&ctc, b);
@@ -129,7 +128,7 @@ static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, const Ct
         dx.data[target[j]] -= g * (a.symbol[j] * p_inverse);
 }
 
-void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
+static void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
     EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 8) {
         const int64_t n = ctc_symbols(&ctc, b), frames = ctc_frames(&ctc, b);
@@ -154,13 +153,13 @@ void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
     }
 }
 
+const CtcKernels ctc_plain = { ctc_forward_plain, ctc_backward_plain };
+
 static void ctc_backward(Node *node)
 {
     Tensor *logits = node->inputs[0];
-    const Gradient dlogits = tape_contribution(node, logits);
-    if (dlogits.data)
-        kernels_of(logits)->ctc_backward(dlogits, tape_upstream(node, 0),
-                                         *(const Ctc *)node->attributes);
+    ctc_kernels(logits)->backward(tape_contribution(node, logits), tape_upstream(node, 0),
+                                  *(const Ctc *)node->attributes);
 }
 
 /* Raises if a target contains the blank. */
@@ -207,6 +206,7 @@ static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions op
 Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
 {
     check_ctc(tape, logits, targets, options);
+    logits = op_cast(tape, logits, TENSOR_REAL);
     Tensor *lengths = options.lengths, *target_lengths = options.target_lengths;
     const int64_t *size = logits->shape.size, B = size[0], T = size[1], S = targets->shape.size[1];
     Tensor *losses = tape_tensor(tape, shape(B)), *log_sums = tape_tensor(tape, shape(B, T, 2));
@@ -222,7 +222,7 @@ Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
                       .ignore_infeasible = options.ignore_infeasible,
                       .states = states->data,
                       .log_sums = (LogSumExp *)log_sums->data };
-    kernels_of(logits)->ctc_forward(losses->data, ctc);
+    ctc_kernels(logits)->forward(losses->data, ctc);
     tape_record(tape, (Node){ "op_ctc", ctc_backward,
                               .inputs = { logits, targets, lengths, target_lengths },
                               .outputs = { losses }, .saved = { states, log_sums },

@@ -1,6 +1,6 @@
 /* A block per sequence: its threads share the states of a frame, frame after frame. */
+#include "ext/ctc/kernels.h"
 #include "ops/cuda/shared/rows.cuh"
-#include "ops/kernels.h"
 
 /* The parts of a sequence's workspace: two rows of states, skip [S + 1]. */
 struct CtcWorkspace {
@@ -46,7 +46,7 @@ __global__ void ctc_log_sums(LogSumExp *log_sums, const T *logits, int64_t R, in
     }
 }
 
-template <typename T> __global__ void ctc_alpha(Real *losses, Real *workspace, Ctc ctc)
+__global__ void ctc_alpha(Real *losses, Real *workspace, Ctc ctc)
 {
     const int64_t b = blockIdx.x, n = ctc_symbols(&ctc, b), frames = ctc_frames(&ctc, b);
     const int32_t *target = ctc.targets + b * ctc.S;
@@ -58,16 +58,15 @@ template <typename T> __global__ void ctc_alpha(Real *losses, Real *workspace, C
     __syncthreads();
     double log_p = 0;
     for (int64_t t = 0; t < frames; t++) {
-        const T *x = (const T *)ctc.logits + (b * ctc.T + t) * ctc.C;
+        const Real *x = ctc.logits + (b * ctc.T + t) * ctc.C;
         const LogSumExp l = ctc.log_sums[b * ctc.T + t];
         const CtcRow to = ctc_row(&ctc, b, t);
         LANE_FOR(j, n + 1, THREADS) {
-            to.blank[j] =
-                log_probability(load(&x[0]), l) + log_add(from.blank[j], from.symbol[j - 1]);
+            to.blank[j] = log_probability(x[0], l) + log_add(from.blank[j], from.symbol[j - 1]);
             to.symbol[j] = -(Real)INFINITY;
             if (j < n)
                 to.symbol[j] =
-                    log_probability(load(&x[target[j]]), l) +
+                    log_probability(x[target[j]], l) +
                     log_add_3(from.symbol[j], from.blank[j], skip[j] + from.symbol[j - 1]);
         }
         if (threadIdx.x == 0)
@@ -95,14 +94,12 @@ __device__ static Real state_probabilities(Real *terms, const Real *alpha, const
 }
 
 /* beta <- that of the frame before x */
-template <typename T>
-__device__ static void step_back(CtcRow beta, CtcRow c, const T *x, LogSumExp l,
+__device__ static void step_back(CtcRow beta, CtcRow c, const Real *x, LogSumExp l,
                                  const int32_t *target, const Real *skip, int64_t n)
 {
     LANE_FOR(j, n + 1, THREADS) {
-        c.blank[j] = beta.blank[j] + log_probability(load(&x[0]), l);
-        c.symbol[j] =
-            j < n ? beta.symbol[j] + log_probability(load(&x[target[j]]), l) : -(Real)INFINITY;
+        c.blank[j] = beta.blank[j] + log_probability(x[0], l);
+        c.symbol[j] = j < n ? beta.symbol[j] + log_probability(x[target[j]], l) : -(Real)INFINITY;
     }
     if (threadIdx.x == 0)
         c.symbol[-1] = -(Real)INFINITY;
@@ -115,8 +112,8 @@ __device__ static void step_back(CtcRow beta, CtcRow c, const T *x, LogSumExp l,
     __syncthreads();
 }
 
-template <typename T>
-__global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, Real *workspace, Ctc ctc)
+__global__ void ctc_beta(Real *dlogits, bool accumulate, const Real *dlosses, Real *workspace,
+                         Ctc ctc)
 {
     const int64_t b = blockIdx.x, C = ctc.C, n = ctc_symbols(&ctc, b);
     const int64_t frames = ctc_frames(&ctc, b);
@@ -129,7 +126,7 @@ __global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, Real 
     __syncthreads();
     for (int64_t t = ctc.T - 1; t >= 0; t--) {
         const int64_t row = b * ctc.T + t;
-        const T *x = (const T *)ctc.logits + row * C;
+        const Real *x = ctc.logits + row * C;
         const LogSumExp l = ctc.log_sums[row];
         Real p = 0;
         if (t < frames)
@@ -140,9 +137,8 @@ __global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, Real 
             Real occupancy = 0;
             for (int64_t j = 0; j <= n && !ignored; j++)
                 occupancy += k == 0 ? c.blank[j] : j < n && target[j] == k ? c.symbol[j] : 0;
-            contribute(
-                &dlogits[row * C + k], accumulate,
-                ignored ? 0 : dlosses[b] * (exp(log_probability(load(&x[k]), l)) - occupancy / p));
+            contribute(&dlogits[row * C + k], accumulate,
+                       ignored ? 0 : dlosses[b] * (exp(log_probability(x[k], l)) - occupancy / p));
         }
         __syncthreads();
         if (t < frames)
@@ -150,21 +146,21 @@ __global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, Real 
     }
 }
 
-extern "C" void ctc_forward_cuda(TensorType type, Real *losses, Ctc ctc)
+static void ctc_forward_cuda(Real *losses, Ctc ctc)
 {
     Real *workspace = device_workspace(workspace_size(ctc));
-    BY_STORAGE(type, T,
-               LAUNCH_ROWS(ctc_log_sums, T, ctc.B * ctc.T, ctc.C, ctc.log_sums,
-                           (const T *)ctc.logits, ctc.B * ctc.T, ctc.C));
-    BY_STORAGE(type, T, LAUNCH(ctc_alpha<T>, (unsigned)ctc.B, THREADS, 0, losses, workspace, ctc));
+    LAUNCH_ROWS(ctc_log_sums, Real, ctc.B * ctc.T, ctc.C, ctc.log_sums, ctc.logits, ctc.B * ctc.T,
+                ctc.C);
+    LAUNCH(ctc_alpha, (unsigned)ctc.B, THREADS, 0, losses, workspace, ctc);
     device_workspace_free(workspace);
 }
 
-extern "C" void ctc_backward_cuda(TensorType type, Gradient dlogits, const Real *dlosses, Ctc ctc)
+static void ctc_backward_cuda(Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
     Real *workspace = device_workspace(workspace_size(ctc));
-    BY_STORAGE(type, T,
-               LAUNCH(ctc_beta<T>, (unsigned)ctc.B, THREADS, 0, (T *)dlogits.data,
-                      dlogits.accumulate, dlosses, workspace, ctc));
+    LAUNCH(ctc_beta, (unsigned)ctc.B, THREADS, 0, dlogits.data, dlogits.accumulate, dlosses,
+           workspace, ctc);
     device_workspace_free(workspace);
 }
+
+const CtcKernels ctc_cuda = { ctc_forward_cuda, ctc_backward_cuda };

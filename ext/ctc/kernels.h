@@ -1,14 +1,13 @@
-/* The arguments of op_ctc's kernels, the layout of its states and their sums in logarithms; ctc.c
- * has the derivation. */
-#ifndef TAPEGRAD_OPS_LOSSES_CTC_H
-#define TAPEGRAD_OPS_LOSSES_CTC_H
+/* CTC's kernels, the layout of its states and their sums in logarithms; ctc.c has the
+ * derivation. */
+#ifndef TAPEGRAD_CTC_KERNELS_H
+#define TAPEGRAD_CTC_KERNELS_H
 
-#include "ops/shared/math.h"
-#include "tensor/kernel.h"
+#include "extend.h"
 
 typedef struct Ctc {
     int64_t B, T, C, S;            /* sequences, frames, symbols, symbols of a target */
-    const Real *logits;            /* [B, T, C], Real or bf16 */
+    const Real *logits;            /* [B, T, C] */
     const int32_t *targets;        /* [B, S] */
     const int32_t *lengths;        /* [B], in frames, or NULL: T each */
     const int32_t *target_lengths; /* [B], in symbols, or NULL: S each */
@@ -16,6 +15,15 @@ typedef struct Ctc {
     Real *states;                  /* [B, T + 2, ctc_states(S)]; row 0 is before frame 0 */
     LogSumExp *log_sums;           /* [B, T] */
 } Ctc;
+
+typedef struct CtcKernels {
+    /* losses [B], the states and log_sums */
+    void (*forward)(Real *losses, Ctc ctc);
+    /* dlogits [B, T, C] <- from dlosses [B]; overwrites the states */
+    void (*backward)(Gradient dlogits, const Real *dlosses, Ctc ctc);
+} CtcKernels;
+extern const CtcKernels ctc_plain, ctc_cuda;
+C_FUNCTION const CtcKernels *ctc_kernels(const Tensor *tensor);
 
 SHARED_FUNCTION int64_t ctc_frames(const Ctc *ctc, int64_t b)
 {
