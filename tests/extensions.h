@@ -24,7 +24,7 @@
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
     LSH_RANDOM_ROWS(ROW)                                                                           \
-    RECURRENT_RANDOM_ROWS(ROW)                                                                     \
+    RECURRENT_RANDOM_ROWS(ROW)
 
 /* clang-format on */
 #endif

@@ -395,7 +395,7 @@ static char *text_of(const char *path)
     return text;
 }
 
-/* How many operations a header declares, each of which is called by a row. */
+/* The number of operations of a header, after checking that a row calls each. */
 static int check_operations(const char *header, const char *rows, const char *table)
 {
     int count = 0;
