@@ -108,10 +108,13 @@
 /* Extensions; -DTAPEGRAD_NUCLEUS: the library without them */
 #ifndef TAPEGRAD_NUCLEUS
 #include "ext/delta/delta.h"
+#include "ext/features/features.h"
+#include "ext/gates/gates.h"
 #include "ext/losses/losses.h"
 #include "ext/lsh/lsh.h"
 #include "ext/muon/muon.h"
 #include "ext/recurrent/recurrent.h"
+#include "ext/rotary/rotary.h"
 #include "ext/schedule_free/schedule_free.h"
 #endif
 

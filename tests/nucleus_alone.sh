@@ -44,7 +44,7 @@ rm -r ext build
 as_printed "$nucleus" &
 one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
-       decay_gradient lsh_attention features ctc params optim checkpoint file tape sampling math'
+       decay_gradient lsh_attention ctc params optim checkpoint file tape sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
 wait $one_line

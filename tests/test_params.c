@@ -57,7 +57,7 @@ TEST(the_debug_mode_reports_freed_params)
                                        .heads = 1,
                                        .head_dim = 2,
                                        .feed_forward = 2,
-                                       .attention = ATTENTION_CAUSAL_SOFTMAX };
+                                       .attention = nn_causal_softmax_attention(params) };
     const Transformer transformer = nn_transformer(params, "transformer", config);
     TransformerState *state =
         nn_transformer_state(&transformer, (GenerationConfig){ .sequences = 1, .max_length = 4 });

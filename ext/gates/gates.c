@@ -1,9 +1,17 @@
-/* What an attention layer's gates add: a decay, a causal convolution, rotary positions, an output
- * gate and a norm. */
-#include "nn/internal.h"
+/* Gates as a kind of attention around another one: a decay, a causal convolution, an output gate
+ * and a norm. */
+#include "ext/gates/gates.h"
+#include "extend.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+typedef struct GatedKind {
+    AttentionKind kind;
+    GatedConfig config;
+    bool has_norm;
+    Gates gates; /* of a layer */
+} GatedKind;
 
 /* Per head -r_h, or c_h; see DecayKind. */
 static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
@@ -21,27 +29,29 @@ static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
     return constants;
 }
 
-/* The order of registration is that of offsets in the flat buffers: decay, weights of the kind,
- * convolution, gate, norm. */
-void gates_add(Params *params, const char *name, Attention *attention,
-               const TransformerConfig *config)
+/* The order of registration is that of offsets in the flat buffers: decay, weights of the inner
+ * kind, convolution, gate, norm. */
+static const AttentionKind *gates_of_layer(const AttentionKind *kind, Params *params,
+                                           const char *name, const TransformerConfig *config)
 {
+    GatedKind *layer = params_memory(params, sizeof *layer);
+    *layer = *(const GatedKind *)kind;
+    const GatedConfig *gated = &layer->config;
     const int64_t H = config->heads, D = config->head_dim, width = H * D;
-    const DecayKind decay = config->softmax_decay ? config->softmax_decay : config->decay;
-    if (decay)
-        attention->decay_constant = decay_constants(params, decay, H);
-    if (decay == DECAY_LEARNED)
-        attention->decay = nn_linear_part(params, name, "decay", width, H, config->initial_std);
-    if (config->attention->add)
-        config->attention->add(params, name, attention, config);
-    attention->unnormalized = config->unnormalized;
-    if (config->convolution)
-        attention->convolution = nn_causal_convolution(params, nn_name(name, "convolution").text,
-                                                       3 * width, config->convolution);
-    if (config->output_gate)
-        attention->gate = nn_linear_part(params, name, "gate", width, width, config->initial_std);
-    if (config->attention->is_unnormalized || attention->unnormalized)
-        attention->norm = nn_rms_norm(params, nn_name(name, "norm").text, D);
+    Gates *gates = &layer->gates;
+    if (gated->decay)
+        gates->decay_constant = decay_constants(params, gated->decay, H);
+    if (gated->decay == DECAY_LEARNED)
+        gates->decay = nn_linear_part(params, name, "decay", width, H, config->initial_std);
+    layer->kind.inner = nn_kind_of_layer(kind->inner, params, name, config);
+    if (gated->convolution)
+        gates->convolution = nn_causal_convolution(params, nn_name(name, "convolution").text,
+                                                   3 * width, gated->convolution);
+    if (gated->output_gate)
+        gates->gate = nn_linear_part(params, name, "gate", width, width, config->initial_std);
+    if (layer->has_norm)
+        gates->norm = nn_rms_norm(params, nn_name(name, "norm").text, D);
+    return &layer->kind;
 }
 
 /* The last taps - 1 inputs of the process before: states whose log decay is -infinity, as a part
@@ -67,63 +77,98 @@ static void inputs_effect(Tape *tape, const void *operands, Tensor **state, Tens
     *state = op_reshape(tape, last, shape(B, 1, of->count, C));
 }
 
-/* silu of the causal convolution of packed [B, N, 3 H, D] */
-static Tensor *convolve_heads(Tape *tape, const Attention *attention, Tensor *packed,
-                              const AttentionContext *context)
+/* silu of the causal convolution of packed [B, N, 3 H, D]; its state follows the inner kind's. */
+static Tensor *convolve_heads(Tape *tape, const CausalConvolution *convolution, Tensor *packed,
+                              const AttentionContext *context, int state)
 {
     Tensor *after = NULL;
     const Shape heads = packed->shape;
-    const int64_t taps = attention->convolution.weight->shape.size[1];
+    const int64_t B = heads.size[0], channels = heads.size[2] * heads.size[3];
+    const int64_t taps = convolution->weight->shape.size[1];
     CausalConvolutionOptions options = { .lengths = context->options.key_lengths };
-    packed = op_reshape(tape, packed,
-                        shape(heads.size[0], heads.size[1], heads.size[2] * heads.size[3]));
+    packed = op_reshape(tape, packed, shape(B, heads.size[1], channels));
     const ConvolutionInputs inputs = { packed, taps - 1 };
-    options.state = state_before(tape, context, STATE_CONVOLUTION, inputs_effect, &inputs);
+    options.state = state_before(tape, context, state, inputs_effect, &inputs);
     if (options.state)
-        options.state = op_reshape(tape, options.state,
-                                   shape(heads.size[0], taps - 1, heads.size[2] * heads.size[3]));
-    packed = nn_causal_convolution_forward(tape, &attention->convolution, packed, options,
+        options.state = op_reshape(tape, options.state, shape(B, taps - 1, channels));
+    packed = nn_causal_convolution_forward(tape, convolution, packed, options,
                                            context->state_after ? &after : NULL);
     if (after)
-        context->state_after(context, STATE_CONVOLUTION, after);
+        context->state_after(context, state, after);
     return op_reshape(tape, op_silu(tape, packed), heads);
 }
 
-Tensor *gates_before(Tape *tape, const Attention *attention, Tensor *packed,
-                     const AttentionContext *context)
+static AttentionState gated_state(const AttentionKind *kind, int state, AttentionSizes sizes)
 {
-    if (attention->convolution.weight)
-        packed = convolve_heads(tape, attention, packed, context);
-    if (attention->rotary_dims)
-        packed = op_rotary(tape, packed,
-                           (RotaryOptions){ .dims = attention->rotary_dims,
-                                            .heads = 2 * attention->heads,
-                                            .base = attention->rotary_base,
-                                            .halves = true,
-                                            .positions = context->options.positions });
-    return packed;
+    const AttentionKind *inner = kind->inner;
+    const int64_t taps = ((const GatedKind *)kind)->config.convolution;
+    const int64_t channels = 3 * sizes.heads * sizes.head_dim;
+    if (state < inner->states)
+        return inner->state(inner, state, sizes);
+    return (AttentionState){ "convolution", shape(sizes.B, taps - 1, channels) };
 }
 
-Tensor *gates_after(Tape *tape, const Attention *attention, Tensor *x, Tensor *out)
+/* [B, N, H] of x, in Real, or NULL */
+static Tensor *log_decay_of(Tape *tape, const Gates *gates, Tensor *x)
 {
-    if (attention->norm.weight)
-        out = nn_rms_norm_forward(tape, &attention->norm, out);
-    if (attention->gate.weight) {
-        Tensor *gate = nn_linear_forward(tape, &attention->gate, x);
-        out = op_multiply(tape, out, op_silu(tape, op_reshape(tape, gate, out->shape)));
-    }
-    return out;
-}
-
-Tensor *gates_log_decay(Tape *tape, const Attention *attention, Tensor *x)
-{
-    Tensor *constant = attention->decay_constant;
-    if (attention->decay.weight) { /* in Real */
-        Tensor *z = op_cast(tape, nn_linear_forward(tape, &attention->decay, x), TENSOR_REAL);
+    Tensor *constant = gates->decay_constant;
+    if (gates->decay.weight) {
+        Tensor *z = op_cast(tape, nn_linear_forward(tape, &gates->decay, x), TENSOR_REAL);
         return op_scale(tape, op_softplus(tape, op_add(tape, z, constant)), -1);
     }
     if (!constant)
         return NULL;
     return op_broadcast_to(tape, constant,
-                           shape(x->shape.size[0], x->shape.size[1], attention->heads));
+                           shape(x->shape.size[0], x->shape.size[1], constant->shape.size[0]));
+}
+
+static Tensor *attend_gated(Tape *tape, const AttentionKind *kind, Tensor *packed, Tensor *none,
+                            Tensor *nothing, const AttentionContext *context)
+{
+    const Gates *gates = &((const GatedKind *)kind)->gates;
+    const AttentionKind *inner = kind->inner;
+    AttentionContext decaying = *context;
+    if (gates->convolution.weight)
+        packed = convolve_heads(tape, &gates->convolution, packed, context, inner->states);
+    decaying.log_decay = log_decay_of(tape, gates, context->x);
+    Tensor *out = inner->attend(tape, inner, packed, none, nothing, &decaying);
+    if (gates->norm.weight)
+        out = nn_rms_norm_forward(tape, &gates->norm, out);
+    if (gates->gate.weight) {
+        Tensor *gate = nn_linear_forward(tape, &gates->gate, context->x);
+        out = op_multiply(tape, out, op_silu(tape, op_reshape(tape, gate, out->shape)));
+    }
+    return out;
+}
+
+const AttentionKind *nn_gated_attention(Params *params, GatedConfig config)
+{
+    static const char function[] = "nn_gated_attention";
+    const AttentionKind *inner = nn_kind_or_default(params, config.inner);
+    if (!inner->decays)
+        error_raise("%s: inner is %s attention, expected causal linear or causal softmax "
+                    "attention, or the delta rule",
+                    function, inner->name);
+    if ((unsigned)config.decay > DECAY_LEARNED)
+        error_raise("%s: there is no decay %d", function, (int)config.decay);
+    shape_need_size(function, "convolution", &config.convolution, 0, 1 << 20);
+    if (config.convolution == 1)
+        error_raise("%s: convolution is 1, expected 2 or more taps, or 0: none", function);
+    GatedKind *gated = params_memory(params, sizeof *gated);
+    *gated = (GatedKind){ nn_kind_around(inner), config, .has_norm = inner->is_unnormalized };
+    AttentionKind *kind = &gated->kind;
+    kind->crosses = kind->is_unnormalized = false;
+    kind->has_cache &= !config.decay; /* which has no decays */
+    if (config.convolution && (kind->states || kind->has_cache))
+        kind->states++;
+    kind->state = gated_state;
+    kind->of_layer = gates_of_layer;
+    kind->attend = attend_gated;
+    return kind;
+}
+
+const Gates *nn_attention_gates(const Attention *attention)
+{
+    const AttentionKind *kind = attention->kind;
+    return kind->attend == attend_gated ? &((const GatedKind *)kind)->gates : NULL;
 }
