@@ -6,7 +6,7 @@
  * Backward: a rotation's transpose is the rotation by -t, so dx <- dout, rotated by -t.
  * Angles, cosines and sines are computed in double: near position 10^6 a float's angle is off by
  * 0.03. Saved for the backward pass: cosines and sines, dims values per position. */
-#include "ops/attention/rotary.h"
+#include "ext/rotary/kernels.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
