@@ -21,7 +21,6 @@
 
 #include "autograd/tape.h"
 #include "ops/attention/lsh/lsh.h"
-#include "ext/rotary/kernels.h"
 #include "ops/attention/shared/arguments.h"
 #include "ops/convolution/causal_convolution.h"
 #include "ops/convolution/convolution.h"

@@ -277,14 +277,6 @@ TEST(invalid_configs_raise)
     assert_raises("nn_causal_lsh_attention: chunk is -1, expected 1 to 1048576, or 0 for the "
                   "default",
                   nn_causal_lsh_attention(params, (LshConfig){ .chunk = -1 }));
-    assert_raises("nn_rotary_attention: dims is 3, expected an even number, or 0 for head_dim",
-                  nn_rotary_attention(params, (RotaryConfig){ .dims = 3 }));
-    assert_raises("nn_rotary_attention: base is -1, expected more than 0, or 0 for 10000",
-                  nn_rotary_attention(params, (RotaryConfig){ .base = -1 }));
-    const AttentionKind *lsh = nn_lsh_attention(params, (LshConfig){ 0 });
-    assert_raises("nn_rotary_attention: inner is LSH attention, expected one with queries, keys "
-                  "and values",
-                  nn_rotary_attention(params, (RotaryConfig){ .inner = lsh }));
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
@@ -332,15 +324,6 @@ TEST(invalid_configs_raise)
     assert_raises("shape: a tensor of these 2 sizes would take 2^63 bytes or more",
                   nn_sinusoidal_positions(params, (int64_t)1 << 40, (int64_t)1 << 22));
     ck_assert_int_eq(params_count(params), 0);
-    end();
-}
-
-TEST(rotary_positions_of_more_than_a_head_raise)
-{
-    begin();
-    const AttentionKind *rotary = nn_rotary_attention(params, (RotaryConfig){ .dims = 34 });
-    assert_raises("nn_rotary_attention: dims is 34, expected at most head_dim 32",
-                  nn_attention(params, "a", CONFIG(.attention = rotary)));
     end();
 }
 
@@ -696,47 +679,6 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
 
 /* Only half the positions of the first sequence are keys: the contents of the other half
  * have no effect. */
-/* Softmax and linear attention with rotary positions are the operations on rotated queries and
- * keys. */
-TEST(rotary_positions_rotate_queries_and_keys)
-{
-    enum {
-        B = 2,
-        N = 9,
-        HEADS = 3,
-        HEAD_DIM = 6,
-        ROTARY_DIMS = 4,
-        ROTARY_WIDTH = HEADS * HEAD_DIM
-    };
-    for (int softmax = 0; softmax < 2; softmax++) {
-        begin();
-        const TestConfig config = { .heads = HEADS,
-                                    .head_dim = HEAD_DIM,
-                                    .attention = softmax ? KIND_CAUSAL_SOFTMAX : KIND_CAUSAL_LINEAR,
-                                    .rotary_dims = ROTARY_DIMS,
-                                    .rotary_base = 50 };
-        const Attention layer = nn_attention(params, "a", test_config(params, config));
-        Tensor *x =
-            tape_input(tape, test_normal(5, B * N * ROTARY_WIDTH), shape(B, N, ROTARY_WIDTH));
-        Tensor *out = nn_attention_forward(tape, &layer, x, (AttentionOptions){ 0 });
-        Tensor *packed = op_reshape(tape, nn_linear_forward(tape, &layer.input, x),
-                                    shape(B, N, 3 * HEADS, HEAD_DIM));
-        const RotaryOptions rotary = { .dims = ROTARY_DIMS, .base = 50, .halves = true };
-        Tensor *q = op_rotary(tape, op_slice(tape, packed, 2, 0, HEADS), rotary);
-        Tensor *k = op_rotary(tape, op_slice(tape, packed, 2, HEADS, HEADS), rotary);
-        Tensor *v = op_slice(tape, packed, 2, 2 * HEADS, HEADS);
-        Tensor *expected =
-            softmax ? op_causal_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ 0 })
-                    : op_causal_linear_attention(
-                          tape, q, k, v, (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
-        expected = op_reshape(tape, expected, shape(B, N, ROTARY_WIDTH));
-        expected = nn_linear_forward(tape, &layer.output, expected);
-        assert_near("rotary", test_values(out), test_values(expected), B * N * ROTARY_WIDTH,
-                    VECTOR_TOLERANCE);
-        end();
-    }
-}
-
 TEST(key_lengths_hide_positions)
 {
     begin();
