@@ -252,7 +252,7 @@ part      = $(patsubst %,$(BUILD)/parts/%.o,$(1))
 $(PICTURES): $(call part,images/idx images/cifar10 images/image shared/gzip/reader)
 $(BUILD)/tests/test_decode: $(call part,speech/decode shared/program)
 $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data model stream options)) \
-    $(call part,shared/program shared/options)
+    $(call part,$(addprefix shared/,attention program options))
 $(BUILD)/examples/convolution $(BUILD)/bench/kann_tasks: LIBS += -lz
 $(BUILD)/programs/images $(PICTURES): LIBS += -lpng -lz
 $(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,model options source tokens vocabulary) \

@@ -110,11 +110,14 @@
 #include "ext/ctc/ctc.h"
 #include "ext/decode/decode.h"
 #include "ext/delta/delta.h"
+#include "ext/features/features.h"
+#include "ext/gates/gates.h"
 #include "ext/images/images.h"
 #include "ext/losses/losses.h"
 #include "ext/lsh/lsh.h"
 #include "ext/muon/muon.h"
 #include "ext/recurrent/recurrent.h"
+#include "ext/rotary/rotary.h"
 #include "ext/schedule_free/schedule_free.h"
 #endif
 

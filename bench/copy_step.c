@@ -81,16 +81,16 @@ static Timing step_of_ranks(Step *s, int64_t steps)
     return bench_timing(times, (int)steps);
 }
 
-static void measure(BenchOptions *options, Preset preset, AttentionKind attention, Real dropout,
-                    int64_t steps)
+static void measure(BenchOptions *options, Preset preset, bool linear, Real dropout, int64_t steps)
 {
     Device *device = options->device;
-    preset.config.attention = attention;
     preset.config.dropout = dropout;
     const int64_t width = preset.config.heads * preset.config.head_dim;
     const int64_t all_tokens = preset.batch * preset.length;
     const int64_t batch = dist_part(preset.batch).count, tokens = batch * preset.length;
     Params *params = params_new(device, 1);
+    if (!linear)
+        preset.config.attention = nn_causal_softmax_attention(params);
     Step s = { .params = params };
     s.embedding = nn_embedding(params, "embedding", SYMBOLS, width / 2);
     s.positions = nn_sinusoidal_positions(params, preset.length, width / 2);
@@ -116,7 +116,6 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     Timing ms = steps ? step_of_ranks(&s, steps) : bench_step(options, s.tape, run, &s);
     const double peak = (double)device_memory(device).peak / (1 << 20);
     const double products = 6.0 * (double)all_tokens * (double)params_elements(params);
-    const bool linear = attention == ATTENTION_CAUSAL_LINEAR;
     const int64_t kernels = tape_replay_kernels(s.tape);
     printf("%-6s %-8s %5.1f %10.2f ms (%.2f to %.2f) %9.0f tokens/s %6.0f GFLOP/s %8.1f MiB",
            preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.min, ms.max,
@@ -175,9 +174,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         for (int form = 0; form < 4 && !(only && strcmp(only, presets[i].name)); form++)
             if (!kind || strcmp(kind, form < 2 ? "softmax" : "linear"))
-                measure(&options, presets[i],
-                        form < 2 ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
-                        form % 2 ? (Real)0.1 : 0, steps);
+                measure(&options, presets[i], form < 2, form % 2 ? (Real)0.1 : 0, steps);
     bench_end(&options);
     dist_finish();
     return EXIT_SUCCESS;

@@ -14,16 +14,17 @@ enum { BATCH = 16, HALF = 31, LENGTH = 2 * HALF + 1, SYMBOLS = 10, EVERY = 50 };
 
 static const struct {
     const char *name, *color;
-    Features features;
+    FeatureMap features;
 } maps[] = {
-    { "elu+1", "#2166ac", FEATURES_ELU_PLUS_ONE },
-    { "relu", "#b2182b", FEATURES_RELU },
-    { "softplus", "#1b7837", FEATURES_SOFTPLUS },
+    { "elu+1", "#2166ac", FEATURE_MAP_ELU_PLUS_ONE },
+    { "relu", "#b2182b", FEATURE_MAP_RELU },
+    { "softplus", "#1b7837", FEATURE_MAP_SOFTPLUS },
 };
 enum { MAPS = sizeof maps / sizeof *maps };
 
 typedef struct Model {
     Params *params;
+    FeatureMap features;
     Embedding embedding; /* [SYMBOLS + 1, WIDTH / 2] */
     Tensor *positions;   /* [LENGTH, WIDTH / 2] */
     Transformer transformer;
@@ -33,18 +34,18 @@ typedef struct Model {
     Tensor *tokens, *targets, *mask, *loss; /* [BATCH, LENGTH]; the last step's */
 } Model;
 
-static Model model_new(const BenchOptions *options, Features features, uint64_t seed, int64_t steps)
+static Model model_new(const BenchOptions *options, FeatureMap features, uint64_t seed,
+                       int64_t steps)
 {
     Model m = { .params = params_new(options->device, seed), .tape = bench_tape(options) };
+    m.features = features;
     m.embedding = nn_embedding(m.params, "embedding", SYMBOLS + 1, WIDTH / 2);
     m.positions = nn_sinusoidal_positions(m.params, LENGTH, WIDTH / 2);
-    m.transformer = nn_transformer(m.params, "transformer",
-                                   (TransformerConfig){ .layers = LAYERS,
-                                                        .heads = HEADS,
-                                                        .head_dim = HEAD_DIM,
-                                                        .feed_forward = FEED_FORWARD,
-                                                        .attention = ATTENTION_CAUSAL_LINEAR,
-                                                        .features = features });
+    TransformerConfig transformer = { .layers = LAYERS, .heads = HEADS, .head_dim = HEAD_DIM };
+    transformer.feed_forward = FEED_FORWARD;
+    transformer.attention =
+        nn_causal_linear_attention(m.params, (CausalLinearConfig){ .features = features });
+    m.transformer = nn_transformer(m.params, "transformer", transformer);
     m.head = nn_linear(m.params, "head", WIDTH, SYMBOLS + 1);
     AdamConfig config = optim_adam_config(4e-3);
     config.schedule = optim_drops(0.1, 1, (const int64_t[]){ steps * 4 / 5 });
@@ -103,9 +104,9 @@ static void step(void *context)
 }
 
 /* phi'(x) == 0 in float32 */
-static bool has_no_slope(Features features, Real x)
+static bool has_no_slope(FeatureMap features, Real x)
 {
-    return features == FEATURES_RELU ? x <= 0 : (float)exp(fmin((double)x, 0)) == 0;
+    return features == FEATURE_MAP_RELU ? x <= 0 : (float)exp(fmin((double)x, 0)) == 0;
 }
 
 typedef struct Shares {
@@ -121,7 +122,7 @@ static void count_layer(const Model *m, const Attention *attention, Tensor *x, S
     for (int c = 0; c < COLUMNS; c++) {
         int zero = 0;
         for (int r = 0; r < ROWS; r++)
-            zero += has_no_slope(attention->features, all[r * STRIDE + c]);
+            zero += has_no_slope(m->features, all[r * STRIDE + c]);
         sums->zero += (double)zero / ROWS / COLUMNS / LAYERS;
         sums->dead += (zero == ROWS) / (double)COLUMNS / LAYERS;
     }

@@ -41,14 +41,14 @@ static Gpt2 gpt2_new(Device *device, Sizes sizes)
     Gpt2 m = { .params = params_new(device, /*seed*/ 1) };
     m.tokens = nn_embedding_with(m.params, "wte", sizes.vocabulary, width, normal);
     m.positions = nn_embedding_with(m.params, "wpe", sizes.context, width, normal);
-    m.transformer = nn_transformer(m.params, "",
-                                   (TransformerConfig){ .layers = sizes.layers,
-                                                        .heads = sizes.heads,
-                                                        .head_dim = HEAD_DIM,
-                                                        .attention = ATTENTION_CAUSAL_SOFTMAX,
-                                                        .activation = ACTIVATION_GELU_TANH,
-                                                        .pre_norm = true,
-                                                        .initial_std = 0.02 });
+    const TransformerConfig config = { .layers = sizes.layers,
+                                       .heads = sizes.heads,
+                                       .head_dim = HEAD_DIM,
+                                       .attention = nn_causal_softmax_attention(m.params),
+                                       .activation = ACTIVATION_GELU_TANH,
+                                       .pre_norm = true,
+                                       .initial_std = 0.02 };
+    m.transformer = nn_transformer(m.params, "", config);
     m.optimizer = optim_adamw(m.params, optim_adam_config(1e-4));
     return m;
 }

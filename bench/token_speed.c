@@ -26,25 +26,37 @@ static const Line lines[METHODS] = {
     [DELTA] = { .name = "delta", .title = "delta", .color = "#333333" },
 };
 
-static TransformerConfig config_of(int method)
+static const AttentionKind *attention_of(Params *params, int method)
+{
+    switch (method) {
+    case SOFTMAX:
+        return nn_causal_softmax_attention(params);
+    case LSH:
+        return nn_causal_lsh_attention(params, (LshConfig){ .rounds = 4 });
+    case POLYNOMIAL:
+        return nn_feature_attention(params, (FeatureConfig){ .features = FEATURES_POLYNOMIAL });
+    case HYBRID:
+    case DELTA:
+        return nn_delta_rule_attention(params, (DeltaRuleConfig){ 0 });
+    default:
+        return nn_causal_linear_attention(
+            params, (CausalLinearConfig){ .unnormalized = method == UNNORMALIZED });
+    }
+}
+
+static TransformerConfig config_of(Params *params, int method)
 {
     TransformerConfig config = { .layers = layers,
                                  .heads = heads,
                                  .head_dim = head_dim,
                                  .pre_norm = true,
                                  .activation = ACTIVATION_GELU,
-                                 .lsh_rounds = 4 };
-    config.attention = method == SOFTMAX                     ? ATTENTION_CAUSAL_SOFTMAX
-                       : method == LSH                       ? ATTENTION_CAUSAL_LSH
-                       : method == DELTA || method == HYBRID ? ATTENTION_DELTA_RULE
-                                                             : ATTENTION_CAUSAL_LINEAR;
-    if (method == POLYNOMIAL)
-        config.features = FEATURES_POLYNOMIAL;
+                                 .attention = attention_of(params, method) };
     if (method == HYBRID || method >= DECAY)
-        config.decay = DECAY_LEARNED;
-    config.unnormalized = method == UNNORMALIZED;
+        config.attention = nn_gated_attention(
+            params, (GatedConfig){ .inner = config.attention, .decay = DECAY_LEARNED });
     for (int i = 3; method == HYBRID && i < NN_MAX_LAYERS; i += 4)
-        config.layer_attention[i] = ATTENTION_CAUSAL_SOFTMAX;
+        config.layer_attention[i] = nn_causal_softmax_attention(params);
     return config;
 }
 
@@ -78,7 +90,7 @@ static Tape *tape_of_inference(const BenchOptions *options)
 static void measure_pass(const BenchOptions *options, const Figure *figure, int method)
 {
     Params *params = params_new(options->device, 1);
-    Model m = { .transformer = nn_transformer(params, "", config_of(method)),
+    Model m = { .transformer = nn_transformer(params, "", config_of(params, method)),
                 .tape = tape_of_inference(options) };
     m.x = tape_persistent(m.tape, shape(1, figure->length, heads * head_dim));
     bench_fill(m.x, 1);
@@ -96,7 +108,7 @@ static void measure_steps(const BenchOptions *options, const Figure *figure, int
     Params *params = params_new(options->device, 1);
     const GenerationConfig generation = { .sequences = 1, .max_length = N + WARM_UP + STEPS };
     Tape *tape = tape_of_inference(options), *steps = bench_tape(options);
-    Model m = { .transformer = nn_transformer(params, "", config_of(method)),
+    Model m = { .transformer = nn_transformer(params, "", config_of(params, method)),
                 .x = tape_persistent(steps, shape(1, width)) };
     m.state = nn_transformer_state(&m.transformer, generation);
     Tensor *prompt = tape_persistent(tape, shape(1, N, width));

@@ -109,6 +109,19 @@ static void write_tokens(const Model *m, int64_t length)
     free(text);
 }
 
+static const AttentionKind *attention_of(Params *params, int method)
+{
+    CausalLinearConfig config = { .form = forms[method] };
+    if (method == SOFTMAX)
+        return nn_causal_softmax_attention(params);
+    if (method != POLYNOMIAL)
+        return nn_causal_linear_attention(params, config);
+    config.features = FEATURE_MAP_IDENTITY;
+    return nn_feature_attention(
+        params, (FeatureConfig){ .inner = nn_causal_linear_attention(params, config),
+                                 .features = FEATURES_POLYNOMIAL });
+}
+
 static Model model_new(const BenchOptions *options, int method, const Figure *figure)
 {
     const Initializer normal = { INITIAL_NORMAL, 0.02 };
@@ -117,17 +130,13 @@ static Model model_new(const BenchOptions *options, int method, const Figure *fi
     Model m = { .params = params_new(options->device, 1), .tape = bench_tape(options) };
     m.embedding.weight = params_add(m.params, "embedding", shape(vocabulary, width), normal);
     m.positions = params_add(m.params, "positions", shape(figure->length, width), normal);
-    m.transformer = nn_transformer(
-        m.params, "transformer",
-        (TransformerConfig){
-            .layers = layers,
-            .heads = heads,
-            .head_dim = head_dim,
-            .attention = method == SOFTMAX ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR,
-            .form = forms[method],
-            .features = method == POLYNOMIAL ? FEATURES_POLYNOMIAL : FEATURES_ELU_PLUS_ONE,
-            .pre_norm = true,
-            .activation = ACTIVATION_GELU });
+    m.transformer = nn_transformer(m.params, "transformer",
+                                   (TransformerConfig){ .layers = layers,
+                                                        .heads = heads,
+                                                        .head_dim = head_dim,
+                                                        .attention = attention_of(m.params, method),
+                                                        .pre_norm = true,
+                                                        .activation = ACTIVATION_GELU });
     AdamConfig config = optim_adam_config(1e-3);
     config.weight_decay = 0.1;
     m.optimizer = optim_adamw(m.params, config);

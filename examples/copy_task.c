@@ -45,7 +45,7 @@ static void draw(Batch *batch, Random *random)
 static Model model_new(Params *params)
 {
     TransformerConfig config = { .layers = LAYERS, .heads = HEADS, .head_dim = HEAD_DIM };
-    config.attention = ATTENTION_CAUSAL_LINEAR;
+    config.attention = nn_causal_linear_attention(params, (CausalLinearConfig){ 0 });
     config.feed_forward = 256;
     return (Model){ nn_embedding(params, "embedding", CLASSES, WIDTH / 2),
                     nn_sinusoidal_positions(params, LENGTH, WIDTH / 2),

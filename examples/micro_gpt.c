@@ -32,7 +32,7 @@ static void make_model(Device *device, int layers)
 {
     const Initializer normal = { INITIAL_NORMAL, 0.08 };
     TransformerConfig config = { .layers = layers, .heads = HEADS, .head_dim = WIDTH / HEADS };
-    config.attention = ATTENTION_CAUSAL_SOFTMAX;
+    config.attention = nn_causal_softmax_attention(params);
     config.pre_norm = true;
     config.activation = ACTIVATION_GELU;
     config.initial_std = normal.scale;

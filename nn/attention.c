@@ -3,69 +3,63 @@
  * heads. */
 #include "nn/internal.h"
 
-static Linear input_new(Params *params, const char *name, const Attention *attention, double std)
+static AttentionState state_of_inner(const AttentionKind *kind, int state, AttentionSizes sizes)
 {
-    const char *const *projections = attention->kind->projections;
-    int count = 0;
-    while (projections[count])
-        count++;
-    const int64_t width = attention->heads * attention->head_dim;
-    const LinearConfig initial = nn_linear_config(width, std);
-    Linear input;
-    input.weight = params_add_joined(params, name, projections, count, "weight",
-                                     shape(width, width), initial.weight);
-    input.bias =
-        params_add_joined(params, name, projections, count, "bias", shape(width), initial.bias);
-    return input;
+    return kind->inner->state(kind->inner, state, sizes);
 }
 
-/* Without its linear layers */
-static Attention attention_new(Params *params, const char *name, TransformerConfig config)
+AttentionKind nn_kind_around(const AttentionKind *inner)
 {
-    Attention attention = {
-        .heads = config.heads,
-        .head_dim = config.head_dim,
-        .kind = config.attention,
-        .features = config.features,
-        .form = config.form,
-        .lsh_rounds = config.lsh_rounds,
-        .lsh_chunk = config.lsh_chunk,
-        .lsh_buckets = config.lsh_buckets,
-        .max_beta = config.max_beta,
-        .rotary_dims = config.rotary_dims,
-        .rotary_base = config.rotary_base,
-    };
-    if (config.features == FEATURES_RANDOM)
-        attention.projection = nn_projection(params, name, config.projections, config.head_dim);
-    return attention;
+    AttentionKind kind = *inner; /* whose functions expect the inner kind's struct */
+    kind.inner = inner;
+    kind.state = state_of_inner;
+    kind.of_layer = NULL;
+    kind.attend = NULL;
+    return kind;
+}
+
+static Linear input_new(Params *params, const char *name, const AttentionKind *kind, int64_t width,
+                        double std)
+{
+    int count = 0;
+    while (kind->projections[count])
+        count++;
+    const LinearConfig initial = nn_linear_config(width, std);
+    Linear input;
+    input.weight = params_add_joined(params, name, kind->projections, count, "weight",
+                                     shape(width, width), initial.weight);
+    input.bias = params_add_joined(params, name, kind->projections, count, "bias", shape(width),
+                                   initial.bias);
+    return input;
 }
 
 Attention nn_attention(Params *params, const char *name, TransformerConfig config)
 {
-    config = nn_layer_config("nn_attention", config);
+    config = nn_transformer_config("nn_attention", config);
+    const AttentionKind *kind = nn_kind_or_default(params, config.attention);
     const int64_t width = config.heads * config.head_dim;
-    Attention attention = attention_new(params, name, config);
-    attention.input = input_new(params, name, &attention, config.initial_std);
+    Attention attention = { .heads = config.heads, .head_dim = config.head_dim };
+    attention.input = input_new(params, name, kind, width, config.initial_std);
     attention.output = nn_linear_part(params, name, "out", width, width, nn_residual_std(&config));
-    gates_add(params, name, &attention, &config);
+    attention.kind = nn_kind_of_layer(kind, params, name, &config);
     return attention;
 }
 
 CrossAttention nn_cross_attention(Params *params, const char *name, int64_t memory_width,
                                   TransformerConfig config)
 {
-    config = nn_layer_config("nn_cross_attention", config);
-    if (!config.attention->crosses)
-        error_raise("nn_cross_attention: attention is %s, expected ATTENTION_LINEAR or "
-                    "ATTENTION_SOFTMAX",
-                    config.attention->name);
+    config = nn_transformer_config("nn_cross_attention", config);
+    const AttentionKind *kind = nn_kind_or_default(params, config.attention);
+    if (!kind->crosses)
+        error_raise("nn_cross_attention: attention is %s, expected linear or softmax", kind->name);
     const int64_t width = config.heads * config.head_dim;
     const double std = config.initial_std;
-    Attention attention = attention_new(params, name, config);
+    Attention attention = { .heads = config.heads, .head_dim = config.head_dim };
     attention.input = nn_linear_part(params, name, "query", width, width, std);
     const Linear key = nn_linear_part(params, name, "key", memory_width, width, std);
     const Linear value = nn_linear_part(params, name, "value", memory_width, width, std);
     attention.output = nn_linear_part(params, name, "out", width, width, nn_residual_std(&config));
+    attention.kind = nn_kind_of_layer(kind, params, name, &config);
     return (CrossAttention){ attention, key, value };
 }
 
@@ -79,34 +73,28 @@ static void check_attention_input(Tape *tape, const char *label, Tensor *x, int6
 }
 
 /* A sequence is split over processes: options.states_before passes the states on. */
-static Tensor *state_of_processes(Tape *tape, const AttentionContext *context, StateSlot slot,
+static Tensor *state_of_processes(Tape *tape, const AttentionContext *context, int state,
                                   StateEffect *effect, const void *operands)
 {
-    Tensor *state = NULL, *transition = NULL;
-    (void)slot;
-    effect(tape, operands, &state, &transition);
-    return context->options.states_before(tape, state, transition);
+    Tensor *after = NULL, *transition = NULL;
+    (void)state;
+    effect(tape, operands, &after, &transition);
+    return context->options.states_before(tape, after, transition);
 }
 
-static void check_options(Tape *tape, const Attention *attention, AttentionOptions options)
+static void check_options(Tape *tape, const AttentionKind *kind, AttentionOptions options)
 {
-    const AttentionKind kind = attention->kind;
     if (options.mask && !kind->takes_mask)
-        tape_error(tape, "nn_attention: attention %s takes no mask; softmax attention does",
+        tape_error(tape, "nn_attention: %s attention takes no mask; softmax attention does",
                    kind->name);
-    if (!options.states_before)
-        return;
-    if (!kind->state_shape)
+    if (options.states_before && (kind->has_cache || !kind->states))
         tape_error(tape,
-                   "nn_attention: states_before with attention %s, expected "
-                   "ATTENTION_CAUSAL_LINEAR or ATTENTION_DELTA_RULE",
+                   "nn_attention: states_before with %s attention, expected causal linear "
+                   "attention or the delta rule",
                    kind->name);
-    if (options.key_lengths)
+    if (options.states_before && options.key_lengths)
         tape_error(tape, "nn_attention: states_before with key_lengths, expected NULL: positions "
                          "of other processes follow");
-    if (attention->rotary_dims && !options.positions)
-        tape_error(tape, "nn_attention: states_before and rotary_dims without positions, expected "
-                         "those of x in the whole sequence");
 }
 
 AttentionContext nn_attention_context(AttentionOptions options)
@@ -133,15 +121,14 @@ static Tensor *join_heads(Tape *tape, const Linear *linear, Tensor *x)
 Tensor *nn_attention_forward_in(Tape *tape, const Attention *attention, Tensor *x,
                                 AttentionContext context)
 {
+    const AttentionKind *kind = attention->kind;
     const int64_t D = attention->head_dim;
     check_attention_input(tape, "nn_attention_forward: x", x, attention->heads * D);
-    check_options(tape, attention, context.options);
-    Tensor *packed = split_heads(tape, &attention->input, x, D);
-    packed = gates_before(tape, attention, packed, &context);
+    check_options(tape, kind, context.options);
     context.x = x;
-    context.log_decay = gates_log_decay(tape, attention, x);
-    Tensor *out = attention->kind->attend(tape, attention, packed, NULL, NULL, &context);
-    return join_heads(tape, &attention->output, gates_after(tape, attention, x, out));
+    Tensor *packed = split_heads(tape, &attention->input, x, D);
+    Tensor *out = kind->attend(tape, kind, packed, NULL, NULL, &context);
+    return join_heads(tape, &attention->output, out);
 }
 
 Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
@@ -156,14 +143,15 @@ Tensor *nn_cross_attention_forward(Tape *tape, const CrossAttention *cross, Tens
 {
     error_need("nn_cross_attention_forward", "the layer", cross);
     const Attention *attention = &cross->attention;
+    const AttentionKind *kind = attention->kind;
     const int64_t D = attention->head_dim, memory_width = cross->key.weight->shape.size[1];
     check_attention_input(tape, "nn_cross_attention_forward: x", x, attention->heads * D);
     check_attention_input(tape, "nn_cross_attention_forward: memory", memory, memory_width);
-    check_options(tape, attention, options);
+    check_options(tape, kind, options);
     const AttentionContext context = nn_attention_context(options);
     Tensor *query = split_heads(tape, &attention->input, x, D);
     Tensor *key = split_heads(tape, &cross->key, memory, D);
     Tensor *value = split_heads(tape, &cross->value, memory, D);
-    Tensor *out = attention->kind->attend(tape, attention, query, key, value, &context);
+    Tensor *out = kind->attend(tape, kind, query, key, value, &context);
     return join_heads(tape, &attention->output, out);
 }

@@ -8,35 +8,42 @@ static SoftmaxAttentionOptions softmax_options(const AttentionContext *context)
                                       .log_decay = context->log_decay };
 }
 
-static Tensor *attend_softmax(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
+static Tensor *attend_softmax(Tape *tape, const AttentionKind *kind, Tensor *query, Tensor *key,
                               Tensor *value, const AttentionContext *context)
 {
-    (void)attention;
+    (void)kind;
     return op_softmax_attention(tape, query, key, value, softmax_options(context));
 }
 
-static Tensor *attend_causal_softmax(Tape *tape, const Attention *attention, Tensor *query,
+static Tensor *attend_causal_softmax(Tape *tape, const AttentionKind *kind, Tensor *query,
                                      Tensor *key, Tensor *value, const AttentionContext *context)
 {
     const SoftmaxAttentionOptions options = softmax_options(context);
+    (void)kind;
     if (context->attend)
-        return context->attend(tape, context, attention, query, options);
+        return context->attend(tape, context, query, options);
     return op_causal_softmax_attention(tape, query, key, value, options);
 }
 
-const struct AttentionFunctions nn_causal_softmax_attention = {
-    .name = "ATTENTION_CAUSAL_SOFTMAX",
-    .projections = { "query", "key", "value" },
-    .reads = READS_ROTARY | READS_SOFTMAX_DECAY,
-    .takes_mask = true,
-    .is_causal = true,
-    .attend = attend_causal_softmax,
-};
+const AttentionKind *nn_causal_softmax_attention(Params *params)
+{
+    AttentionKind *kind = params_memory(params, sizeof *kind);
+    *kind = (AttentionKind){ .name = "causal softmax",
+                             .projections = { "query", "key", "value" },
+                             .takes_mask = true,
+                             .decays = true,
+                             .has_cache = true,
+                             .attend = attend_causal_softmax };
+    return kind;
+}
 
-const struct AttentionFunctions nn_softmax_attention = {
-    .name = "ATTENTION_SOFTMAX",
-    .projections = { "query", "key", "value" },
-    .takes_mask = true,
-    .crosses = true,
-    .attend = attend_softmax,
-};
+const AttentionKind *nn_softmax_attention(Params *params)
+{
+    AttentionKind *kind = params_memory(params, sizeof *kind);
+    *kind = (AttentionKind){ .name = "softmax",
+                             .projections = { "query", "key", "value" },
+                             .crosses = true,
+                             .takes_mask = true,
+                             .attend = attend_softmax };
+    return kind;
+}

@@ -66,34 +66,36 @@ bool params_matches(const char *pattern, const Tensor *weight);
 void params_check_pattern(const char *function, const Params *params, const char *pattern);
 
 /* -------------------------------------------------------------------------------- attention kinds
- * Where a layer's positions stand in longer sequences. NULL functions: they are whole sequences. */
+ * A kind is a struct that begins with an AttentionKind; its options follow, and in a layer's own
+ * copy its weights. A wrapper, such as gates, has the properties of the kind that it wraps, but for
+ * those that it changes. */
+
+/* Where a layer's positions stand in longer sequences. NULL functions: they are whole sequences. */
 typedef struct AttentionContext AttentionContext;
 
 /* The effect of positions on a state S: *state is the state after them from 0, and *transition says
  * how they multiply S (see StatesBefore). operands: the caller's. */
 typedef void StateEffect(Tape *tape, const void *operands, Tensor **state, Tensor **transition);
 
-typedef enum { STATE_ATTENTION, STATE_CONVOLUTION } StateSlot;
-
 struct AttentionContext {
     AttentionOptions options;
     Tensor *x;         /* the layer's input, [B, N, width] */
     Tensor *log_decay; /* of the positions, [B, N, H]; NULL: they do not decay */
-    /* The state before the positions. */
-    Tensor *(*state_before)(Tape *tape, const AttentionContext *context, StateSlot slot,
+    /* The state before the positions: of the kind's states, the one with this index. */
+    Tensor *(*state_before)(Tape *tape, const AttentionContext *context, int state,
                             StateEffect *effect, const void *operands);
     /* Keeps the state after them. */
-    void (*state_after)(const AttentionContext *context, StateSlot slot, const Tensor *state);
+    void (*state_after)(const AttentionContext *context, int state, const Tensor *after);
     /* Attention to all keys up to the positions, of packed [B, N, 3 H, D]: a KV cache. */
-    Tensor *(*attend)(Tape *tape, const AttentionContext *context, const Attention *attention,
-                      Tensor *packed, SoftmaxAttentionOptions options);
+    Tensor *(*attend)(Tape *tape, const AttentionContext *context, Tensor *packed,
+                      SoftmaxAttentionOptions options);
     const void *own; /* of who made the context */
 };
 
-static inline Tensor *state_before(Tape *tape, const AttentionContext *context, StateSlot slot,
+static inline Tensor *state_before(Tape *tape, const AttentionContext *context, int state,
                                    StateEffect *effect, const void *operands)
 {
-    return context->state_before ? context->state_before(tape, context, slot, effect, operands)
+    return context->state_before ? context->state_before(tape, context, state, effect, operands)
                                  : NULL;
 }
 
@@ -104,34 +106,56 @@ Tensor *nn_transformer_forward_in(Tape *tape, const Transformer *transformer, Te
 /* Added to the normalizer of linear attention. */
 #define ATTENTION_EPS 1e-6
 
-/* The fields of TransformerConfig that some kinds read, and others raise for. */
-enum {
-    READS_FEATURES = 1,
-    READS_FORM = 2,
-    READS_GATES = 4, /* decay, convolution, output_gate */
-    READS_UNNORMALIZED = 8,
-    READS_ROTARY = 16,
-    READS_SOFTMAX_DECAY = 32,
-    READS_BETA = 64,
-};
+/* B sequences of heads whose queries and keys have key_dim elements, and values head_dim. */
+typedef struct AttentionSizes {
+    int64_t B, heads, key_dim, head_dim;
+} AttentionSizes;
 
-struct AttentionFunctions {
-    const char *name;
+/* A recurrent state, Real. */
+typedef struct AttentionState {
+    const char *name; /* of its entry in files */
+    Shape shape;      /* [B, ...] */
+} AttentionState;
+enum { MAX_ATTENTION_STATES = 4 };
+
+struct AttentionKind {
+    const char *name;           /* "causal linear": for sentences */
     const char *projections[4]; /* what the joined input product computes, "query", ..., NULL */
-    unsigned reads;
+    const AttentionKind *inner; /* the kind that it wraps, or NULL */
+    bool crosses;               /* queries and keys may be of different sequences */
     bool takes_mask;
-    bool crosses;         /* queries and keys may be of different sequences */
-    bool is_causal;       /* it continues from a state, or from keys, before the positions */
-    bool is_unnormalized; /* no normalizer bounds its results: an RMS norm per head follows */
-    /* Adds weights of its own to a layer; NULL: it has none. */
-    void (*add)(Params *params, const char *name, Attention *attention,
-                const TransformerConfig *config);
-    /* The shape of the state of B sequences, Real; NULL: none, but keys */
-    Shape (*state_shape)(const Attention *attention, int64_t B);
-    /* query, key and value [B, N, H, D], returned in this shape; or key and value NULL and query
+    bool decays;          /* it reads the context's log_decay */
+    bool is_unnormalized; /* nothing bounds its results */
+    bool has_cache;       /* a decode step attends to the keys of the positions before */
+    int states;           /* it continues from: their number, at most MAX_ATTENTION_STATES */
+    AttentionState (*state)(const AttentionKind *kind, int state, AttentionSizes sizes);
+    /* A copy with the weights of the layer `name`; NULL: it has none. */
+    const AttentionKind *(*of_layer)(const AttentionKind *kind, Params *params, const char *name,
+                                     const TransformerConfig *config);
+    /* query, key and value [B, N, H, D], returned in value's shape; or key and value NULL and query
      * packed, with all projections: [B, N, 3 H, D]. */
-    Tensor *(*attend)(Tape *tape, const Attention *attention, Tensor *query, Tensor *key,
+    Tensor *(*attend)(Tape *tape, const AttentionKind *kind, Tensor *query, Tensor *key,
                       Tensor *value, const AttentionContext *context);
 };
+
+/* Zeroed memory that lives until params_free: kinds are made in it. */
+void *params_memory(Params *params, size_t bytes);
+
+/* The kind; if it is NULL, causal linear attention. */
+const AttentionKind *nn_kind_or_default(Params *params, const AttentionKind *kind);
+
+/* What a wrapper begins as: the inner kind's properties and states, without of_layer and attend. */
+AttentionKind nn_kind_around(const AttentionKind *inner);
+
+/* The kind with the weights of a layer, if it has any. */
+static inline const AttentionKind *nn_kind_of_layer(const AttentionKind *kind, Params *params,
+                                                    const char *name,
+                                                    const TransformerConfig *config)
+{
+    return kind->of_layer ? kind->of_layer(kind, params, name, config) : kind;
+}
+
+/* The options of linear and causal linear attention; NULL: another kind. */
+const CausalLinearConfig *nn_linear_options(const AttentionKind *kind);
 
 #endif

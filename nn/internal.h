@@ -5,6 +5,8 @@
 #include "nn/extend.h"
 #include "tensor/internal.h"
 
+#include <stddef.h>
+
 /* --------------------------------------------------------------------------- for nn/ and optim/ */
 
 enum { ALIGNMENT = 16 }; /* elements: 64 bytes of float */
@@ -57,11 +59,18 @@ typedef struct Shards {
     bool (*agree)(bool ok, int64_t steps);
 } Shards;
 
+/* Memory for kinds of attention. */
+typedef struct Memory {
+    struct Memory *next;
+    max_align_t bytes[];
+} Memory;
+
 struct Params {
     Device *device;
     uint64_t seed;
     Weight *weights, **weights_end;
     Constant *constants;
+    Memory *memory;
     int64_t flat_count;        /* elements of a flat buffer, padding included */
     Block *values, *gradients; /* NULL until they are allocated */
     Block *bf16;               /* the values in bf16; NULL until a product needs them */
@@ -128,29 +137,12 @@ bool params_load_parts(const char *function, Params *params, const FileParts *pa
 double nn_residual_std(const TransformerConfig *config);
 
 /* The config with its zeros replaced by defaults; raises, with the name `function`, when a field is
- * out of range, or when no layer's attention reads it. nn_layer_config does this for one layer,
- * whose attention is config.attention. */
+ * out of range. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
-TransformerConfig nn_layer_config(const char *function, TransformerConfig config);
 
-/* The config of this layer of a transformer: its attention, without the fields that this attention
- * does not read. */
-TransformerConfig nn_config_of_layer(const TransformerConfig *config, int64_t layer);
+/* Raises, as function, unless 0 <= choice <= last: "there is no NOUN 7". */
+void nn_need_choice(const char *function, const char *noun, int choice, int last);
 
-/* The number of features of a head's queries and keys. */
-int64_t nn_feature_count(const Attention *attention);
-
-/* A layer's projection for FEATURES_RANDOM. */
-Tensor *nn_projection(Params *params, const char *name, int64_t features, int64_t D);
-
-/* nn/gates.c: adds to a layer what its config has; before attention, packed, and the positions'
- * log decays, or NULL; after it, out. */
-void gates_add(Params *params, const char *name, Attention *attention,
-               const TransformerConfig *config);
-Tensor *gates_before(Tape *tape, const Attention *attention, Tensor *packed,
-                     const AttentionContext *context);
-Tensor *gates_log_decay(Tape *tape, const Attention *attention, Tensor *x);
-Tensor *gates_after(Tape *tape, const Attention *attention, Tensor *x, Tensor *out);
 
 /* The context of whole sequences, or of those that options.states_before continues. */
 AttentionContext nn_attention_context(AttentionOptions options);

@@ -243,107 +243,59 @@ Tensor *nn_gated_feed_forward_forward(Tape *tape, const GatedFeedForward *layer,
  * op_add, or by op_broadcast_to and op_concat. */
 Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
 
-/* Kinds of attention; nn/extend.h has what one consists of. An extension declares its own: LSH
- * attention and the delta rule. */
-typedef const struct AttentionFunctions *AttentionKind;
-#define ATTENTION_CAUSAL_LINEAR (&nn_causal_linear_attention)
-#define ATTENTION_LINEAR (&nn_linear_attention)
-#define ATTENTION_CAUSAL_SOFTMAX (&nn_causal_softmax_attention)
-#define ATTENTION_SOFTMAX (&nn_softmax_attention)
-extern const struct AttentionFunctions nn_causal_linear_attention, nn_linear_attention,
-    nn_causal_softmax_attention, nn_softmax_attention;
+/* A kind of attention: how a layer combines positions. The function that makes one takes its
+ * options; it lives until params_free, and all layers may have it. Extensions have more kinds, some
+ * of which wrap another: LSH attention and the delta rule, gates, rotary positions, feature maps.
+ * nn/extend.h has what a kind consists of. */
+typedef struct AttentionKind AttentionKind;
 
-/* The log decay per head, l <= 0. Each head has its own half-life: the rates r_h fall from 1/32 for
- * the first head to 1/512 for the last, in equal ratios. */
-typedef enum {
-    DECAY_NONE,
-    DECAY_CONSTANT, /* l = -r_h, as in RetNet (Sun et al. 2023) */
-    DECAY_LEARNED,  /* l = -softplus(x Wl^T + bl + c_h), c_h such that softplus(c_h) = r_h */
-} DecayKind;
+/* A field left 0 means its default, the first value in its comment. */
+typedef struct CausalLinearConfig {
+    FeatureMap features; /* FEATURE_MAP_ELU_PLUS_ONE: phi of queries and keys */
+    AttentionForm form;  /* FORM_BEST: the algorithm */
+    bool unnormalized;   /* false; true: without its normalizer, which bounds results. A norm per
+                          * head, which nn_gated_attention adds, does so instead */
+} CausalLinearConfig;
 
-/* The features phi of linear attention's queries and keys. */
-typedef enum {
-    FEATURES_ELU_PLUS_ONE = FEATURE_MAP_ELU_PLUS_ONE,
-    FEATURES_RELU = FEATURE_MAP_RELU,
-    FEATURES_SOFTPLUS = FEATURE_MAP_SOFTPLUS,
-    FEATURES_IDENTITY = FEATURE_MAP_IDENTITY,
-    FEATURES_SQUARED_RELU, /* op_squared_relu */
-    FEATURES_POLYNOMIAL,   /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
-    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation;
-                            * for keys of |k|^2 up to about 20 sqrt D (docs/attention.md) */
-} Features;
+/* op_causal_linear_attention, op_linear_attention, with eps = 1e-6, as the code of Katharopoulos et
+ * al. 2020 has it. */
+const AttentionKind *nn_causal_linear_attention(Params *params, CausalLinearConfig config);
+const AttentionKind *nn_linear_attention(Params *params, FeatureMap features);
+/* op_causal_softmax_attention, op_softmax_attention */
+const AttentionKind *nn_causal_softmax_attention(Params *params);
+const AttentionKind *nn_softmax_attention(Params *params);
 
-/* A field left 0 means its default, the first value in its comment. One of features, form, decay,
- * softmax_decay, unnormalized, max_beta, convolution, rotary_dims, rotary_base and output_gate that
- * no layer's attention reads raises. */
+/* A field left 0 means its default, the first value in its comment. */
 typedef struct TransformerConfig {
-    int64_t layers;          /* 4 */
-    int64_t heads;           /* 8 */
-    int64_t head_dim;        /* 32; the width is heads * head_dim */
-    int64_t feed_forward;    /* 4 times the width */
-    Activation activation;   /* ACTIVATION_RELU: f of the feed-forward network */
-    AttentionKind attention; /* ATTENTION_CAUSAL_LINEAR */
-    Features features;       /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
-    int64_t projections;     /* 2 * head_dim: the number of features of FEATURES_RANDOM */
-    AttentionForm form;      /* FORM_BEST: the algorithm of causal linear attention */
-    DecayKind decay;         /* DECAY_NONE: of causal linear attention and the delta rule */
-    DecayKind softmax_decay; /* DECAY_NONE: of causal softmax attention (Lin et al. 2025) */
-    bool unnormalized;       /* false; true: causal linear attention without its normalizer */
-    double max_beta;         /* 1: of the delta rule; in (0, 2] */
-    int64_t convolution;     /* 0: none. Causal linear attention and the delta rule: taps of a
-                              * causal convolution over queries, keys and values, then silu */
-    int64_t rotary_dims;     /* 0: none. Causal softmax and causal linear attention: even, at most
-                              * head_dim; op_rotary of these first elements of each query and key,
-                              * in halves, before the feature map */
-    double rotary_base;      /* 10000: of rotary_dims */
-    bool output_gate;        /* false; true: causal linear attention and the delta rule multiply
-                              * the result by silu(x Wg^T + bg) */
-    double dropout;          /* 0 */
-    int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
-    int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
-    int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */
-    double initial_std;      /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
-                              * 0.02: weights are normal with this standard deviation, divided by
-                              * sqrt(2 layers) for out.weight and ff2.weight, whose products are
-                              * added to the residual stream; biases are 0 */
-    bool pre_norm;           /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
-    bool no_final_norm;      /* false: a final norm follows the layers, as in the paper's code */
-    bool recompute;          /* false; true: training keeps each layer's input alone and computes
-                              * the layer again in the backward pass (tape_recompute) */
-    AttentionKind layer_attention[NN_MAX_LAYERS]; /* attention: layer i's own, if it differs */
+    int64_t layers;                 /* 4 */
+    int64_t heads;                  /* 8 */
+    int64_t head_dim;               /* 32; the width is heads * head_dim */
+    int64_t feed_forward;           /* 4 times the width */
+    Activation activation;          /* ACTIVATION_RELU: f of the feed-forward network */
+    const AttentionKind *attention; /* NULL: causal linear attention, with its defaults */
+    double dropout;                 /* 0 */
+    double initial_std; /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has 0.02:
+                         * weights are normal with this standard deviation, divided by sqrt(2
+                         * layers) for out.weight and ff2.weight, whose products are added to the
+                         * residual stream; biases are 0 */
+    bool pre_norm;      /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
+    bool no_final_norm; /* false: a final norm follows the layers, as in the paper's code */
+    bool recompute;     /* false; true: training keeps each layer's input alone and computes the
+                         * layer again in the backward pass (tape_recompute) */
+    const AttentionKind *layer_attention[NN_MAX_LAYERS]; /* attention: layer i's own, or NULL */
 } TransformerConfig;
 
 /* Multi-head attention. */
 typedef struct Attention {
-    Linear input;  /* joined: query, key (not for LSH), value; names query.weight, key.bias, ... */
+    Linear input;  /* joined: query, key, value; names query.weight, key.bias, ... */
     Linear output; /* out.weight, out.bias */
     int64_t heads, head_dim;
-    AttentionKind kind;
-    Features features;
-    AttentionForm form;
-    int64_t lsh_rounds, lsh_chunk, lsh_buckets;
-    int64_t rotary_dims; /* 0: none */
-    double rotary_base;
-    Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
-    bool unnormalized;
-    double max_beta;
-    Linear decay, beta, gate; /* decay.weight, ...: of a learned decay, the delta rule and an output
-                               * gate; otherwise their weights are NULL */
-    Tensor *decay_constant;   /* [heads], -r_h or, of a learned decay, c_h; NULL: no decay */
-    CausalConvolution convolution; /* convolution.weight, convolution.bias; or NULL */
-    RmsNorm norm;                  /* norm.weight [head_dim], of each head's result where there is
-                                    * no normalizer: unnormalized, and the delta rule; or NULL */
+    const AttentionKind *kind; /* with the layer's weights, if the kind has any */
 } Attention;
 
 /* Ignores the config's feed_forward, activation, dropout, layer_attention and norms; uses layers
- * only to scale initial_std. Linear attention adds eps = 1e-6 to its normalizer, as the code of
- * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
- * its orthogonal rows are drawn from the seed and the layer's name, and files hold it with the
- * weights (name.projection); if an earlier file lacks it, the drawn one stays. */
+ * only to scale initial_std. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
-/* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing for other
- * feature maps. Call it between replayed steps, not inside one. */
-void nn_attention_redraw(const Attention *attention, Random *random);
 
 /* dist_states_before: returns the state before this process's positions, from each process's state
  * and transition. */
@@ -357,7 +309,7 @@ typedef struct AttentionOptions {
     Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: the positions of x */
     StatesBefore *states_before;
     /* NULL; dist_states_before, for causal linear attention and the delta rule of a sequence split
-     * over processes. A convolution needs at least taps - 1 positions, and rotary_dims needs
+     * over processes. A convolution needs at least taps - 1 positions, and rotary attention needs
      * positions, on all of them. Raises for other kinds, and with key_lengths. */
 } AttentionOptions;
 
@@ -373,7 +325,7 @@ typedef struct CrossAttention {
 } CrossAttention;
 
 /* memory_width is the width of the memory. Reads the config as nn_attention does; its attention is
- * ATTENTION_SOFTMAX or ATTENTION_LINEAR. */
+ * nn_softmax_attention or nn_linear_attention. */
 CrossAttention nn_cross_attention(Params *params, const char *name, int64_t memory_width,
                                   TransformerConfig config);
 /* out = concat_h(attention(x Wq_h, memory Wk_h, memory Wv_h)) Wo, with biases: x [B, N, width],
@@ -409,8 +361,6 @@ typedef struct Transformer {
 } Transformer;
 
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);
-/* nn_attention_redraw for every layer. */
-void nn_transformer_redraw(const Transformer *transformer, Random *random);
 /* x = layer_i(x) for every layer, then x = norm(x): x [B, N, width], returns the same shape. With
  * recording off, memory holds the intermediates of one layer at a time. Raises when there are no
  * layers. */

@@ -66,6 +66,10 @@ void params_free(Params *params)
         next = constant->next;
         free(constant);
     }
+    for (Memory *memory = params->memory, *next; memory; memory = next) {
+        next = memory->next;
+        free(memory);
+    }
     free(params);
 }
 

@@ -166,6 +166,17 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
     return base;
 }
 
+void *params_memory(Params *params, size_t bytes)
+{
+    error_need("params_memory", "params", params);
+    Memory *memory = memory_allocate(sizeof *memory + bytes);
+    if (!memory)
+        error_raise("params_memory: memory is exhausted: %zu bytes", bytes);
+    memory->next = params->memory;
+    params->memory = memory;
+    return memset(memory->bytes, 0, bytes);
+}
+
 Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape)
 {
     if (name)

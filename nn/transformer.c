@@ -8,7 +8,7 @@
 /* ------------------------------------------------------------------------------------ one layer */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)
 {
-    config = nn_layer_config("nn_transformer_layer", config);
+    config = nn_transformer_config("nn_transformer_layer", config);
     const int64_t width = config.heads * config.head_dim, inner = config.feed_forward;
     TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
@@ -89,21 +89,17 @@ Transformer nn_transformer(Params *params, const char *name, TransformerConfig c
                                 .has_norm = !config.no_final_norm,
                                 .recompute = config.recompute };
     for (int i = 0; i < config.layers; i++) {
+        TransformerConfig own = config;
         char layer[32];
+        if (config.layer_attention[i])
+            own.attention = config.layer_attention[i];
         snprintf(layer, sizeof layer, "layers.%d", i);
-        transformer.layer[i] =
-            nn_transformer_layer(params, nn_name(name, layer).text, nn_config_of_layer(&config, i));
+        transformer.layer[i] = nn_transformer_layer(params, nn_name(name, layer).text, own);
     }
     if (transformer.has_norm)
         transformer.norm =
             nn_layernorm(params, nn_name(name, "norm").text, config.heads * config.head_dim);
     return transformer;
-}
-
-void nn_transformer_redraw(const Transformer *transformer, Random *random)
-{
-    for (int64_t i = 0; i < transformer->layers; i++)
-        nn_attention_redraw(&transformer->layer[i].attention, random);
 }
 
 typedef struct LayerCall {

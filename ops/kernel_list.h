@@ -211,15 +211,6 @@ KERNEL(random_features_forward, (Real *out, const Real *y, const Real *x, Featur
 KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const Real *out,
                                   const Real *x, FeatureSizes s))
 
-/* ------------------------------------------------------------------ attention: rotary positions */
-
-/* cos_sin [P, 2, pairs], Real, = the cosines, then the sines, of the angles of positions [P], or of
- * 0, ..., P - 1 if it is NULL */
-REAL_KERNEL(rotary_cos_sin, (Real *cos_sin, const int32_t *positions, double base, int64_t P,
-                           int64_t pairs))
-/* out [R, H, D] <- x with its pairs rotated by cos_sin, which is Real */
-KERNEL(rotary, (Gradient out, const Real *x, const Real *cos_sin, Rotary r))
-
 /* -------------------------------------------------------------------- parameters and optimizers */
 
 /* clipping->parts = partial sums of x_i^2; g [n] <- g min(1, max_norm / clipping->norm), of the

@@ -20,7 +20,6 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
-#include "ops/attention/rotary.h"
 #include "ops/attention/shared/arguments.h"
 #include "ops/convolution/causal_convolution.h"
 #include "ops/elementwise/binary_functions.h"

@@ -436,20 +436,6 @@ Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tens
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              SoftmaxAttentionOptions options);
 
-typedef struct RotaryOptions {
-    int64_t dims;      /* D, even: the first dims elements of a head are rotated */
-    int64_t heads;     /* all: the first heads are rotated, such as 2 H of a packed query */
-    double base;       /* 10000 */
-    bool halves;       /* false: pairs (2 i, 2 i + 1), as in the paper; true: (i, i + dims / 2), as
-                        * in GPT-NeoX, Llama, Qwen */
-    Tensor *positions; /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: after others, or when packed */
-} RotaryOptions;
-
-/* out = x with each pair i of a head's elements rotated by the angle p base^(-2 i / dims) of its
- * position p: x [B, N, H, D], queries or keys, whose products then depend on the difference of
- * their positions; returns x's shape  (Su et al. 2021, RoFormer, equation 34). Angles are computed
- * in double: positions of 10^6 and more keep their digits. */
-Tensor *op_rotary(Tape *tape, Tensor *x, RotaryOptions options);
 
 #ifdef __cplusplus
 }

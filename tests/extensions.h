@@ -9,6 +9,7 @@
 #include "ext/losses/tests/operations.h"
 #include "ext/lsh/tests/operations.h"
 #include "ext/recurrent/tests/operations.h"
+#include "ext/rotary/tests/operations.h"
 /* clang-format off */
 #define EXTENSION_OPERATIONS(ROW)                                                                  \
     CTC_OPERATIONS(ROW)                                                                            \
@@ -17,6 +18,7 @@
     LOSSES_OPERATIONS(ROW)                                                                         \
     LSH_OPERATIONS(ROW)                                                                            \
     RECURRENT_OPERATIONS(ROW)                                                                      \
+    ROTARY_OPERATIONS(ROW)                                                                         \
 
 #define EXTENSION_RANDOM_ROWS(ROW)                                                                 \
     CTC_RANDOM_ROWS(ROW)                                                                           \
@@ -24,7 +26,8 @@
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
     LSH_RANDOM_ROWS(ROW)                                                                           \
-    RECURRENT_RANDOM_ROWS(ROW)
+    RECURRENT_RANDOM_ROWS(ROW)                                                                     \
+    ROTARY_RANDOM_ROWS(ROW)
 
 /* clang-format on */
 #endif

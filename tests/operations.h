@@ -232,22 +232,6 @@ static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
         tape, x, (CausalConvolutionOptions){ .offsets = tape_input_i32(tape, offsets, shape(5)) });
 }
 
-/* By halves of 4 elements of all heads but the last; positions far apart, of each sequence. */
-static inline Tensor *rotate_far(Tape *tape, Tensor *x)
-{
-    const int64_t *size = x->shape.size;
-    int32_t positions[256];
-    for (int32_t i = 0; i < size[0] * size[1]; i++)
-        positions[i] = i * 7919 % 1000003;
-    return op_rotary(
-        tape, x,
-        (RotaryOptions){ .dims = 4,
-                         .heads = size[2] > 1 ? size[2] - 1 : 1,
-                         .base = 500,
-                         .halves = true,
-                         .positions = tape_input_i32(tape, positions, shape(size[0], size[1])) });
-}
-
 /* -------------------------------------------------------------------------------------- rows */
 /* clang-format off */
 #define SHAPE(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
@@ -474,12 +458,6 @@ static inline Tensor *rotate_far(Tape *tape, Tensor *x)
         { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM), S(RANDOM, HEAD_DIM) }, { S(4), S(5, 4) },      \
         { S(2, 1, 3, 1), S(2, 1) }, { S(3, 4), S(5, 4) }, { S(3, 7, 9), S(5, 9) },                 \
         { S(37, 8), S(1100, 8) })                                                                  \
-    ROW(rotary, op_rotary(tape, x[0], (RotaryOptions){ 0 }), PASSES(2, 4),                         \
-        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(2, 5, 3, 4) }, { S(1, 1, 1, 2) },        \
-        { S(2, 37, 3, 10) }, { S(3, 130, 2, 32) })                                                 \
-    ROW(rotary_halves, op_rotary(tape, x[0], (RotaryOptions){ .halves = true }), UNMEASURED,       \
-        { S(2, 5, 3, 4) }, { S(3, 130, 2, 32) })                                                   \
-    ROW(rotary_far, rotate_far(tape, x[0]), UNMEASURED, { S(2, 5, 3, 5) }, { S(2, 37, 2, 24) })    \
     ROW(causal_linear_attention,                                                                   \
         op_causal_linear_attention(tape, x[0], x[1], x[2], USUAL_EPS, NULL),                       \
         FLOPS(4.0 * HEAD_DIM, 14.0 * HEAD_DIM), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },          \

@@ -73,8 +73,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(split, { S(N_, 3 * M_) })                                                                  \
     ROW(polynomial_features, { S(N_, M_) })                                                        \
     ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \
-    ROW(rotary, { S(B_, N_, H_, 2 * M_) }) ROW(rotary_halves, { S(B_, N_, H_, 2 * M_) })           \
-    ROW(rotary_far, { S(B_, N_, H_, 3 + M_) })                                                     \
     ROW(linear_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })             \
     ROW(softmax_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })            \
     ROW(masked_attention, { S(2, N_, H_, M_), S(2, K_, H_, M_), S(2, K_, H_, N_) })                \

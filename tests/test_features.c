@@ -183,77 +183,6 @@ TEST(random_features_estimate_the_exponential)
     ck_assert_msg(orthogonal < independent, "%g, %g", orthogonal, independent);
 }
 
-/* --------------------------------------------------------------------------------------- rotary */
-/* Pairs and halves, with all elements of a head or some, up to position 10^7, where an angle in
- * float32 has no digit after the point. */
-TEST(rotary_rotates_by_exact_angles)
-{
-    enum { B = 2, N = 4, H = 3, D = 10 };
-    const int32_t positions[B * N] = { 0, 1, 2, 1000, 999999, 1000000, 7, 10000000 };
-    const Real *xs = test_normal(1, B * N * H * D);
-    for (int option = 0; option < 8; option++) {
-        const bool halves = option & 1;
-        const int64_t dims = option & 2 ? 6 : D, heads = option & 4 ? 2 : H;
-        Tape *tape = tape_new(test_device());
-        RotaryOptions options = { .dims = dims, .heads = heads, .base = 500, .halves = halves };
-        options.positions = tape_input_i32(tape, positions, shape(B, N));
-        Real *out =
-            values_of(tape, op_rotary(tape, tape_input(tape, xs, shape(B, N, H, D)), options));
-        for (int64_t n = 0; n < B * N * H * D; n += D)
-            for (int64_t c = 0; c < D; c++) {
-                const bool rotated = c < dims && n / D % H < heads;
-                const int64_t i = halves ? c % (dims / 2) : c / 2;
-                const int64_t a = halves ? i : 2 * i, b = halves ? i + dims / 2 : a + 1;
-                const double t = positions[n / D / H] * pow(500, -2.0 * (double)i / (double)dims);
-                const double x_a = (double)xs[n + a % D], x_b = (double)xs[n + b % D];
-                const double value =
-                    c == a ? x_a * cos(t) - x_b * sin(t) : x_a * sin(t) + x_b * cos(t);
-                ck_assert_double_eq_tol((double)out[n + c], rotated ? value : (double)xs[n + c],
-                                        sizeof(Real) == 4 ? 1e-6 : 1e-14);
-            }
-    }
-}
-
-/* The last position alone, as a decode step computes it, is that of the whole. */
-TEST(rotary_at_a_position_equals_the_whole_sequence)
-{
-    enum { N = 9, D = 8 };
-    const Real *xs = test_normal(1, N * D);
-    const int32_t last = N - 1;
-    Tape *tape = tape_new(test_device());
-    Tensor *x = tape_input(tape, xs, shape(1, N, 1, D));
-    Tensor *whole = op_rotary(tape, x, (RotaryOptions){ 0 });
-    Tensor *alone =
-        op_rotary(tape, op_slice(tape, x, 1, last, 1),
-                  (RotaryOptions){ .positions = tape_input_i32(tape, &last, shape(1)) });
-    assert_close(test_values(alone), test_values(whole) + last * D, D, 0);
-    tape_free(tape);
-}
-
-TEST(misuse_of_rotary_raises)
-{
-    const Real numbers[24] = { 0 };
-    const int32_t positions[6] = { 0 };
-    Tape *tape = tape_new(test_device());
-    Tensor *x = tape_input(tape, numbers, shape(2, 3, 1, 4));
-    assert_raises("op_rotary: x is NULL", op_rotary(tape, NULL, (RotaryOptions){ 0 }));
-    assert_raises("op_rotary: x is [6,4], expected four axes, [B, N, H, D]",
-                  op_rotary(tape, op_reshape(tape, x, shape(6, 4)), (RotaryOptions){ 0 }));
-    assert_raises("op_rotary: dims is 3, expected an even number from 2 to 4: x is [2,3,1,4]",
-                  op_rotary(tape, x, (RotaryOptions){ .dims = 3 }));
-    assert_raises("op_rotary: dims is 6, expected an even number from 2 to 4: x is [2,3,1,4]",
-                  op_rotary(tape, x, (RotaryOptions){ .dims = 6 }));
-    assert_raises("op_rotary: heads is 2, expected 1 to 1, or 0 for all: x is [2,3,1,4]",
-                  op_rotary(tape, x, (RotaryOptions){ .heads = 2 }));
-    assert_raises("op_rotary: base is -1, expected more than 0, or 0 for 10000",
-                  op_rotary(tape, x, (RotaryOptions){ .base = -1 }));
-    assert_raises(
-        "op_rotary: positions is [6], expected [3] or [2,3]: x is [2,3,1,4]",
-        op_rotary(tape, x,
-                  (RotaryOptions){ .positions = tape_input_i32(tape, positions, shape(6)) }));
-    tape_free(tape);
-}
-
 /* ------------------------------------------------------------------------------------ the layer */
 enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_RANDOM + 1 };
 
@@ -263,13 +192,19 @@ typedef struct Net {
     Tape *tape;
 } Net;
 
-static Net net_new(TransformerConfig config)
+static Net net_new(TestConfig config)
 {
     config.heads = H;
     config.head_dim = D;
     Net net = { .params = params_new(test_device(), 5), .tape = tape_new(test_device()) };
-    net.attention = nn_attention(net.params, "attention", config);
+    net.attention = nn_attention(net.params, "attention", test_config(net.params, config));
     return net;
+}
+
+static const Tensor *projection_of(const Attention *attention)
+{
+    const LayerFeatures *features = nn_attention_features(attention);
+    return features ? features->projection : NULL;
 }
 
 static Tensor *net_input(const Net *net)
@@ -332,7 +267,7 @@ static void fail_on_report(const char *name, const char *sentence, void *context
 
 TEST(polynomial_attention)
 {
-    Net net = net_new((TransformerConfig){ .features = FEATURES_POLYNOMIAL });
+    Net net = net_new((TestConfig){ .features = FEATURES_POLYNOMIAL });
     assert_close(net_output(&net), plain_attention(&net, square_of_one_and), B * N * WIDTH, 2e-5);
     net_free(&net);
 }
@@ -340,8 +275,8 @@ TEST(polynomial_attention)
 /* With many features the result approximates softmax attention; another draw has another error. */
 TEST(random_attention)
 {
-    Net net = net_new((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 20000 });
-    ck_assert(shape_equal(net.attention.projection->shape, shape(20000, D)));
+    Net net = net_new((TestConfig){ .features = FEATURES_RANDOM, .projections = 20000 });
+    ck_assert(shape_equal(projection_of(&net.attention)->shape, shape(20000, D)));
     const Real *softmax = plain_attention(&net, exp), *first = net_output(&net);
     assert_close(first, softmax, B * N * WIDTH, 0.02);
     Random random = random_new(1, 2);
@@ -357,17 +292,17 @@ TEST(random_attention)
 TEST(projections_of_a_transformer)
 {
     Params *params = params_new(test_device(), 5);
-    TransformerConfig config = {
-        .layers = 2, .heads = H, .head_dim = D, .features = FEATURES_RANDOM
-    };
+    const TransformerConfig config = test_config(
+        params,
+        (TestConfig){ .layers = 2, .heads = H, .head_dim = D, .features = FEATURES_RANDOM });
     Transformer transformer = nn_transformer(params, "transformer", config);
     Transformer other = nn_transformer(params, "other", config);
     Real *w[4];
     for (int i = 0; i < 2; i++) {
-        const Tensor *projection = transformer.layer[i].attention.projection;
+        const Tensor *projection = projection_of(&transformer.layer[i].attention);
         ck_assert(shape_equal(projection->shape, shape(2 * D, D)));
         w[i] = test_values(projection);
-        w[2 + i] = test_values(other.layer[i].attention.projection);
+        w[2 + i] = test_values(projection_of(&other.layer[i].attention));
     }
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
@@ -375,7 +310,7 @@ TEST(projections_of_a_transformer)
     Random random = random_new(1, 2);
     nn_transformer_redraw(&transformer, &random);
     for (int i = 0; i < 2; i++) {
-        const Real *redrawn = test_values(transformer.layer[i].attention.projection);
+        const Real *redrawn = test_values(projection_of(&transformer.layer[i].attention));
         ck_assert(memcmp(w[i], redrawn, 2 * D * D * sizeof *w[i]) != 0);
     }
     params_free(params);
@@ -386,7 +321,7 @@ TEST(files_hold_the_projections)
 {
     char path[] = "/tmp/tapegrad-features-XXXXXX";
     close(mkstemp(path));
-    const TransformerConfig config = { .features = FEATURES_RANDOM };
+    const TestConfig config = { .features = FEATURES_RANDOM };
     Net saved = net_new(config), loaded = net_new(config);
     Random random = random_new(1, 2);
     nn_attention_redraw(&saved.attention, &random);
@@ -401,14 +336,14 @@ TEST(files_hold_the_projections)
                      params_count(some.params));
     ck_assert_mem_eq(net_output(&some), expected, bytes);
 
-    Net wider = net_new((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 9 });
+    Net wider = net_new((TestConfig){ .features = FEATURES_RANDOM, .projections = 9 });
     const Real *before = net_output(&wider);
     ck_assert(!params_load(wider.params, path));
     ck_assert_msg(strstr(tapegrad_error(), "attention.projection") != NULL, "%s", tapegrad_error());
     ck_assert_mem_eq(net_output(&wider), before, bytes);
 
     /* Earlier files hold the weights alone. */
-    Net weights = net_new((TransformerConfig){ .features = FEATURES_ELU_PLUS_ONE });
+    Net weights = net_new((TestConfig){ .features = FEATURE_MAP_ELU_PLUS_ONE });
     Net earlier = net_new(config);
     ck_assert(params_save(weights.params, path) && params_load(earlier.params, path));
     ck_assert_mem_eq(net_output(&earlier), drawn, bytes);
@@ -424,10 +359,9 @@ TEST(every_map_through_the_layer)
     for (int causal = 0; causal < 2; causal++) {
         Real *out[MAPS];
         for (int f = 0; f < MAPS; f++) {
-            Net net = net_new((TransformerConfig){ .features = (Features)f,
-                                                   .attention = causal ? ATTENTION_CAUSAL_LINEAR
-                                                                       : ATTENTION_LINEAR });
-            ck_assert((net.attention.projection != NULL) == (f == FEATURES_RANDOM));
+            Net net = net_new((TestConfig){
+                .features = f, .attention = causal ? KIND_CAUSAL_LINEAR : KIND_LINEAR });
+            ck_assert((projection_of(&net.attention) != NULL) == (f == FEATURES_RANDOM));
             out[f] = net_output(&net);
             for (int i = 0; i < B * N * WIDTH; i++)
                 ck_assert_msg(isfinite(out[f][i]), "map %d", f);
@@ -441,10 +375,29 @@ TEST(every_map_through_the_layer)
 TEST(unknown_feature_maps_raise)
 {
     Params *params = params_new(test_device(), 1);
-    assert_raises("nn_attention: there is no feature map 7",
-                  nn_attention(params, "a", (TransformerConfig){ .features = (Features)7 }));
-    assert_raises("nn_attention: projections is -1, expected 1 to 1048576, or 0 for the default",
-                  nn_attention(params, "a", (TransformerConfig){ .projections = -1 }));
+    FeatureConfig config = { .features = (Features)7 };
+    assert_raises("nn_feature_attention: there are no features 7",
+                  nn_feature_attention(params, config));
+    assert_raises("nn_feature_attention: there are no features 0",
+                  nn_feature_attention(params, (FeatureConfig){ .projections = 4 }));
+    config = (FeatureConfig){ .features = FEATURES_RANDOM, .projections = -1 };
+    assert_raises("nn_feature_attention: projections is -1, expected 1 to 1048576, or 0 for the "
+                  "default",
+                  nn_feature_attention(params, config));
+    assert_raises(
+        "nn_causal_linear_attention: there is no feature map 4",
+        nn_causal_linear_attention(params, (CausalLinearConfig){ .features = (FeatureMap)4 }));
+    assert_raises("nn_linear_attention: there is no feature map -1",
+                  nn_linear_attention(params, (FeatureMap)-1));
+#define NOT_IDENTITY(name)                                                                         \
+    "nn_feature_attention: inner is " name " attention, expected linear or causal linear "         \
+    "attention with FEATURE_MAP_IDENTITY"
+    config = (FeatureConfig){ .features = FEATURES_POLYNOMIAL };
+    config.inner = nn_causal_softmax_attention(params);
+    assert_raises(NOT_IDENTITY("causal softmax"), nn_feature_attention(params, config));
+    config.inner = nn_linear_attention(params, FEATURE_MAP_RELU);
+    assert_raises(NOT_IDENTITY("linear"), nn_feature_attention(params, config));
+    ck_assert_int_eq(params_count(params), 0);
     params_free(params);
     const Real numbers[8] = { 0 };
     Tape *tape = tape_new(test_device());

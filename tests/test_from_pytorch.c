@@ -40,7 +40,7 @@ TEST(a_renamed_state_dictionary_gives_the_results_of_pytorch)
 
     Params *params = params_new(test_device(), 1);
     TransformerConfig config = { .layers = 2, .heads = 2, .head_dim = 4, .feed_forward = 16 };
-    config.attention = ATTENTION_SOFTMAX;
+    config.attention = nn_softmax_attention(params);
     Conv2d conv = nn_conv2d(params, "images.conv", 3, 4, (Window){ 3, 2, 2, 1, 0, 0, 0 });
     BatchNorm norm = nn_batchnorm(params, "images.norm", 4);
     Linear fc = nn_linear(params, "images.fc", 48, 5);
@@ -156,7 +156,7 @@ TEST(gpt2_of_hugging_face_gives_its_results)
     ck_assert_int_eq(system(command), 0);
 
     TransformerConfig config = { .layers = GPT2_LAYERS, .heads = 2, .head_dim = GPT2_WIDTH / 2 };
-    config.attention = ATTENTION_CAUSAL_SOFTMAX;
+    config.attention = nn_causal_softmax_attention(ours);
     config.pre_norm = true;
     config.activation = ACTIVATION_GELU_TANH;
     Embedding tokens = nn_embedding(ours, "wte", GPT2_TOKENS, GPT2_WIDTH);

@@ -517,20 +517,20 @@ enum { WIDTH = 12, HEADS = 3, LENGTH = 11, BATCH = 2 };
     {                                                                                              \
         .heads = HEADS, .head_dim = WIDTH / HEADS, __VA_ARGS__                                     \
     }
-#define CONFIG(...) ((TransformerConfig)FIELDS(__VA_ARGS__))
+#define CONFIG(...) ((TestConfig)FIELDS(__VA_ARGS__))
 static const AttentionOptions all_keys = { 0 };
 
-static const TransformerConfig configs[] = {
+static const TestConfig configs[] = {
     FIELDS(.decay = DECAY_CONSTANT),
-    FIELDS(.decay = DECAY_LEARNED, .unnormalized = true, .features = FEATURES_IDENTITY,
+    FIELDS(.decay = DECAY_LEARNED, .unnormalized = true, .features = FEATURE_MAP_IDENTITY,
            .convolution = 4, .output_gate = true),
     FIELDS(.unnormalized = true),
-    FIELDS(.attention = ATTENTION_DELTA_RULE),
-    FIELDS(.attention = ATTENTION_DELTA_RULE, .decay = DECAY_LEARNED, .max_beta = 2,
-           .convolution = 3, .output_gate = true),
-    FIELDS(.attention = ATTENTION_DELTA_RULE, .decay = DECAY_CONSTANT),
-    FIELDS(.attention = ATTENTION_CAUSAL_SOFTMAX, .softmax_decay = DECAY_LEARNED),
-    FIELDS(.attention = ATTENTION_CAUSAL_SOFTMAX, .softmax_decay = DECAY_CONSTANT),
+    FIELDS(.attention = KIND_DELTA_RULE),
+    FIELDS(.attention = KIND_DELTA_RULE, .decay = DECAY_LEARNED, .max_beta = 2, .convolution = 3,
+           .output_gate = true),
+    FIELDS(.attention = KIND_DELTA_RULE, .decay = DECAY_CONSTANT),
+    FIELDS(.attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_LEARNED),
+    FIELDS(.attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_CONSTANT),
 };
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
@@ -570,15 +570,13 @@ static Tensor *log_decay_of(Tape *tape, Params *params, DecayKind decay, Tensor 
 }
 
 /* The mixed positions, [BATCH, LENGTH, HEADS, D], of packed queries, keys and values */
-static Tensor *mix(Tape *tape, Params *params, const TransformerConfig *c, Tensor *x, Tensor **qkv)
+static Tensor *mix(Tape *tape, Params *params, const TestConfig *c, Tensor *x, Tensor **qkv)
 {
-    Tensor *log_decay = c->decay || c->softmax_decay
-                            ? log_decay_of(tape, params, c->decay + c->softmax_decay, x)
-                            : NULL;
-    if (c->attention == ATTENTION_CAUSAL_SOFTMAX)
+    Tensor *log_decay = c->decay ? log_decay_of(tape, params, c->decay, x) : NULL;
+    if (c->attention == KIND_CAUSAL_SOFTMAX)
         return op_causal_softmax_attention(tape, qkv[0], qkv[1], qkv[2],
                                            (SoftmaxAttentionOptions){ .log_decay = log_decay });
-    if (c->attention != ATTENTION_DELTA_RULE)
+    if (c->attention != KIND_DELTA_RULE)
         return op_causal_linear_attention(tape, qkv[0], qkv[1], qkv[2],
                                           (Options){ .features = (FeatureMap)c->features,
                                                      .eps = 1e-6,
@@ -592,7 +590,7 @@ static Tensor *mix(Tape *tape, Params *params, const TransformerConfig *c, Tenso
                          (DeltaRuleOptions){ .log_decay = log_decay }, NULL);
 }
 
-static Tensor *compose(Tape *tape, Params *params, const TransformerConfig *c, Tensor *x)
+static Tensor *compose(Tape *tape, Params *params, const TestConfig *c, Tensor *x)
 {
     static const char *const parts[] = { "query", "key", "value" };
     const Shape heads = shape(BATCH, LENGTH, HEADS, WIDTH / HEADS);
@@ -608,7 +606,7 @@ static Tensor *compose(Tape *tape, Params *params, const TransformerConfig *c, T
     for (int i = 0; i < 3; i++)
         qkv[i] = op_reshape(tape, qkv[i], heads);
     Tensor *out = mix(tape, params, c, x, qkv);
-    if (c->unnormalized || c->attention == ATTENTION_DELTA_RULE)
+    if (c->unnormalized || c->attention == KIND_DELTA_RULE)
         out = op_rms_norm(tape, out, weight(params, "a.norm.weight"), 1e-6);
     out = op_reshape(tape, out, x->shape);
     if (c->output_gate)
@@ -621,12 +619,12 @@ TEST(a_layer_is_made_of_its_operations)
     for (int i = 0; i < CONFIGS; i++) {
         Tape *tape = tape_new(test_device());
         Params *params = params_new(test_device(), 5);
-        const Attention attention = nn_attention(params, "a", configs[i]);
-        const TransformerConfig *c = &configs[i];
-        ck_assert_int_eq(params_count(params),
-                         8 + 2 * (c->decay == DECAY_LEARNED || c->softmax_decay == DECAY_LEARNED) +
-                             3 * (c->attention == ATTENTION_DELTA_RULE) + c->unnormalized +
-                             2 * (c->convolution > 0) + 2 * c->output_gate);
+        const Attention attention = nn_attention(params, "a", test_config(params, configs[i]));
+        const TestConfig *c = &configs[i];
+        ck_assert_int_eq(params_count(params), 8 + 2 * (c->decay == DECAY_LEARNED) +
+                                                   3 * (c->attention == KIND_DELTA_RULE) +
+                                                   c->unnormalized + 2 * (c->convolution > 0) +
+                                                   2 * c->output_gate);
         Tensor *x = layer_input(tape), *out = nn_attention_forward(tape, &attention, x, all_keys);
         assert_close(test_values(out), test_values(compose(tape, params, c, x)), tensor_count(x),
                      GATES_TOLERANCE);
@@ -641,7 +639,7 @@ TEST(gradients_reach_every_weight)
     for (int i = 0; i < CONFIGS; i++) {
         Tape *tape = tape_new(test_device());
         Params *params = params_new(test_device(), 5);
-        const Attention attention = nn_attention(params, "a", configs[i]);
+        const Attention attention = nn_attention(params, "a", test_config(params, configs[i]));
         Tensor *x = layer_input(tape), *out = nn_attention_forward(tape, &attention, x, all_keys);
         tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
         for (int w = 0; w < params_count(params); w++) {
@@ -650,7 +648,7 @@ TEST(gradients_reach_every_weight)
             double sum = 0;
             for (int64_t k = 0; k < tensor_count(of); k++)
                 sum += fabs((double)gradient[k]);
-            if (configs[i].attention != ATTENTION_CAUSAL_SOFTMAX || !strstr(of->name, "key.bias"))
+            if (configs[i].attention != KIND_CAUSAL_SOFTMAX || !strstr(of->name, "key.bias"))
                 ck_assert_msg(sum > 1e-6, "config %d: %s gets gradients of sum %g", i, of->name,
                               sum);
         }
@@ -663,7 +661,7 @@ TEST(layers_compute_in_bf16)
 {
     for (int i = 0; test_has_bf16() && i < CONFIGS; i++) {
         Params *params = params_new(test_device(), 5);
-        const Attention attention = nn_attention(params, "a", configs[i]);
+        const Attention attention = nn_attention(params, "a", test_config(params, configs[i]));
         Real *out[2];
         for (int bf16 = 0; bf16 < 2; bf16++) {
             Tape *tape = tape_new(test_device());
@@ -685,14 +683,13 @@ TEST(layers_compute_in_bf16)
 /* Three layers of the delta rule, then one of softmax attention, each with the gates of its kind */
 TEST(layers_may_differ)
 {
-    TransformerConfig config =
-        CONFIG(.layers = 4, .attention = ATTENTION_DELTA_RULE, .decay = DECAY_LEARNED,
-               .pre_norm = true, .no_final_norm = true);
-    config.layer_attention[3] = ATTENTION_CAUSAL_SOFTMAX;
+    const TestConfig config =
+        CONFIG(.layers = 4, .attention = KIND_DELTA_RULE, .decay = DECAY_LEARNED, .pre_norm = true,
+               .no_final_norm = true, .softmax_layer = 3);
     Tape *tape = tape_new(test_device());
     Params *params = params_new(test_device(), 5), *loaded = params_new(test_device(), 6);
-    const Transformer transformer = nn_transformer(params, "t", config);
-    const Transformer other = nn_transformer(loaded, "t", config);
+    const Transformer transformer = nn_transformer(params, "t", test_config(params, config));
+    const Transformer other = nn_transformer(loaded, "t", test_config(loaded, config));
     weight(params, "t.layers.2.attention.beta.weight");
     weight(params, "t.layers.2.attention.decay.bias");
     weight(params, "t.layers.2.attention.norm.weight");
@@ -718,18 +715,23 @@ TEST(layers_may_differ)
 TEST(invalid_gates_raise)
 {
     Params *params = params_new(test_device(), 5);
-    assert_raises("nn_transformer: there is no decay 7",
-                  nn_transformer(params, "t", CONFIG(.decay = (DecayKind)7)));
-    assert_raises("nn_transformer: there is no decay 3",
-                  nn_transformer(params, "t", CONFIG(.softmax_decay = (DecayKind)3)));
-    assert_raises(
-        "nn_attention: max_beta is 3, expected 0 < max_beta <= 2",
-        nn_attention(params, "t", CONFIG(.attention = ATTENTION_DELTA_RULE, .max_beta = 3)));
-    assert_raises(
-        "nn_attention: max_beta is -1, expected 0 < max_beta <= 2",
-        nn_attention(params, "t", CONFIG(.attention = ATTENTION_DELTA_RULE, .max_beta = -1)));
-    assert_raises("nn_attention: convolution is 1, expected 2 or more taps, or 0: none",
-                  nn_attention(params, "t", CONFIG(.convolution = 1)));
+#define GATED(...) nn_gated_attention(params, (GatedConfig){ __VA_ARGS__ })
+#define INNER(name)                                                                                \
+    "nn_gated_attention: inner is " name " attention, expected causal linear or causal softmax "   \
+    "attention, or the delta rule"
+    assert_raises("nn_gated_attention: there is no decay 7", GATED(.decay = (DecayKind)7));
+    assert_raises("nn_gated_attention: convolution is 1, expected 2 or more taps, or 0: none",
+                  GATED(.convolution = 1));
+    assert_raises("nn_gated_attention: convolution is -1, expected 1 to 1048576, or 0 for the "
+                  "default",
+                  GATED(.convolution = -1));
+    assert_raises(INNER("softmax"), GATED(.inner = nn_softmax_attention(params)));
+    assert_raises(INNER("causal LSH"),
+                  GATED(.inner = nn_causal_lsh_attention(params, (LshConfig){ 0 })));
+    assert_raises("nn_delta_rule_attention: max_beta is 3, expected 0 < max_beta <= 2",
+                  nn_delta_rule_attention(params, (DeltaRuleConfig){ .max_beta = 3 }));
+    assert_raises("nn_delta_rule_attention: max_beta is -1, expected 0 < max_beta <= 2",
+                  nn_delta_rule_attention(params, (DeltaRuleConfig){ .max_beta = -1 }));
     ck_assert_int_eq(params_count(params), 0);
     params_free(params);
 }

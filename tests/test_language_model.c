@@ -1,5 +1,6 @@
 /* examples/language_model: vocabularies, streams of text, training, evaluation, sampling. */
 #include "examples/language_model/model.h"
+#include "examples/shared/attention.h"
 #include "tests/programs.h"
 
 #include <math.h>
@@ -545,6 +546,38 @@ TEST(errors_are_one_sentence)
                  "train --data @ --optimizer schedule-free --last-rate 0");
     assert_fails(2, "--optimizer sgd: expected adamw, radam, muon or schedule-free\n",
                  "train --data @ --optimizer sgd");
+}
+
+/* Hashes of the weights' names and offsets as commit 3ce8106 had them. */
+TEST(presets_keep_names_and_offsets)
+{
+    static const struct {
+        const char *name;
+        uint64_t hash;
+    } presets[] = {
+        { "softmax", 0xaddb29740697eff0 }, { "linear", 0xaddb29740697eff0 },
+        { "decay", 0x34d2aebc48c03f6a },   { "unnormalized", 0x998493513c33db98 },
+        { "delta", 0x692a066ecadfb712 },   { "hybrid", 0xba64de5998bf96c9 },
+    };
+    for (size_t i = 0; attention_names[i]; i++) {
+        ck_assert_str_eq(attention_names[i], presets[i].name);
+        Params *params = params_new(test_device(), 1);
+        TransformerConfig config = { .layers = 4, .heads = 2, .head_dim = 4, .feed_forward = 5 };
+        attention_set(&config, params, presets[i].name, "elu+1", /*rotary_dims*/ 0);
+        nn_transformer(params, "t", config);
+        const Real *flat = params_flat_values(params)->data;
+        uint64_t hash = 14695981039346656037u;
+        for (int w = 0; w < params_count(params); w++) {
+            const Tensor *of = params_at(params, w);
+            char line[256];
+            snprintf(line, sizeof line, "%s %d\n", of->name, (int)((const Real *)of->data - flat));
+            for (const char *c = line; *c; c++)
+                hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+        }
+        ck_assert_msg(hash == presets[i].hash, "%s: 0x%016llx", presets[i].name,
+                      (unsigned long long)hash);
+        params_free(params);
+    }
 }
 
 TEST(options_without_effect_are_refused)

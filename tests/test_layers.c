@@ -94,7 +94,7 @@ TEST(a_config_of_zeros_means_the_defaults)
     ck_assert(transformer.has_norm);
     ck_assert_int_eq(attention->heads, 8);
     ck_assert_int_eq(attention->head_dim, 32);
-    ck_assert_ptr_eq(attention->kind, ATTENTION_CAUSAL_LINEAR);
+    ck_assert_ptr_nonnull(attention->kind);
     assert_weight("transformer.layers.3.ff1.weight", shape(1024, 256));
     assert_weight("transformer.norm.bias", shape(256));
     ck_assert_int_eq(params_count(params), 4 * 16 + 2);
@@ -267,32 +267,18 @@ TEST(invalid_configs_raise)
     assert_raises("nn_transformer_layer: feed_forward is 1048577, expected 1 to 1048576, or 0 for "
                   "the default",
                   nn_transformer_layer(params, "t", CONFIG(.feed_forward = 1048577)));
-    assert_raises("nn_transformer: there is no form 5",
-                  nn_transformer(params, "t", CONFIG(.form = (AttentionForm)5)));
-    assert_raises("nn_transformer: lsh_rounds is 65, expected 1 to 64, or 0 for the default",
-                  nn_transformer(params, "t", CONFIG(.lsh_rounds = 65)));
-    assert_raises("nn_transformer: lsh_buckets is 3, expected an even number, or 1",
-                  nn_transformer(params, "t", CONFIG(.lsh_buckets = 3)));
-    assert_raises("nn_transformer: lsh_chunk is -1, expected 1 to 1048576, or 0 for the default",
-                  nn_transformer(params, "t", CONFIG(.lsh_chunk = -1)));
-    assert_raises("nn_transformer: rotary_dims is 3, expected an even number from 0 to head_dim 32",
-                  nn_transformer(params, "t", CONFIG(.rotary_dims = 3)));
-    assert_raises("nn_transformer: rotary_dims is 34, expected an even number from 0 to head_dim "
-                  "32",
-                  nn_transformer(params, "t", CONFIG(.rotary_dims = 34)));
-    assert_raises("nn_transformer: rotary_base is 10, expected more than 0, with rotary_dims, or 0 "
-                  "for 10000",
-                  nn_transformer(params, "t", CONFIG(.rotary_base = 10)));
+    assert_raises(
+        "nn_causal_linear_attention: there is no form 5",
+        nn_causal_linear_attention(params, (CausalLinearConfig){ .form = (AttentionForm)5 }));
+    assert_raises("nn_lsh_attention: rounds is 65, expected 1 to 64, or 0 for the default",
+                  nn_lsh_attention(params, (LshConfig){ .rounds = 65 }));
+    assert_raises("nn_lsh_attention: buckets is 3, expected an even number, or 1",
+                  nn_lsh_attention(params, (LshConfig){ .buckets = 3 }));
+    assert_raises("nn_causal_lsh_attention: chunk is -1, expected 1 to 1048576, or 0 for the "
+                  "default",
+                  nn_causal_lsh_attention(params, (LshConfig){ .chunk = -1 }));
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
-    assert_raises(
-        "nn_transformer: features is set, expected attention that has it: linear or "
-        "causal linear",
-        nn_transformer(params, "t",
-                       CONFIG(.attention = ATTENTION_DELTA_RULE, .features = FEATURES_POLYNOMIAL)));
-    assert_raises(
-        "nn_transformer: form is set, expected attention that has it: causal linear",
-        nn_transformer(params, "t", CONFIG(.attention = ATTENTION_SOFTMAX, .form = FORM_CHUNKED)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = NAN)));
     assert_raises("nn_transformer: initial_std is -1, expected 0 or more, and finite",
@@ -341,52 +327,11 @@ TEST(invalid_configs_raise)
     end();
 }
 
-/* Fields of a kind of attention that no layer has. The last layer of four may have another, not a
- * fifth. */
-TEST(fields_that_no_layer_reads_raise)
-{
-    begin();
-#define SET(field) "nn_transformer: " field " is set, expected attention that has it: "
-#define SOFTMAX .attention = ATTENTION_CAUSAL_SOFTMAX
-    assert_raises(SET("decay") "causal linear or the delta rule",
-                  nn_transformer(params, "t", CONFIG(SOFTMAX, .decay = DECAY_LEARNED)));
-    assert_raises(SET("convolution") "causal linear or the delta rule",
-                  nn_transformer(params, "t", CONFIG(SOFTMAX, .convolution = 4)));
-    assert_raises(SET("output_gate") "causal linear or the delta rule",
-                  nn_transformer(params, "t", CONFIG(SOFTMAX, .output_gate = true)));
-    assert_raises(SET("softmax_decay") "causal softmax",
-                  nn_transformer(params, "t", CONFIG(.softmax_decay = DECAY_CONSTANT)));
-    assert_raises(SET("max_beta") "the delta rule",
-                  nn_transformer(params, "t", CONFIG(.max_beta = 2)));
-    assert_raises(
-        SET("rotary_dims") "causal linear or causal softmax",
-        nn_transformer(params, "t", CONFIG(.attention = ATTENTION_SOFTMAX, .rotary_dims = 2)));
-    assert_raises(SET("unnormalized") "causal linear",
-                  nn_transformer(params, "t",
-                                 CONFIG(.attention = ATTENTION_DELTA_RULE, .unnormalized = true)));
-    assert_raises("nn_attention: decay is set, expected attention that has it: causal linear or "
-                  "the delta rule",
-                  nn_attention(params, "t",
-                               CONFIG(SOFTMAX, .decay = DECAY_LEARNED,
-                                      .layer_attention = { ATTENTION_DELTA_RULE })));
-    assert_raises(
-        SET("max_beta") "the delta rule",
-        nn_transformer(params, "t",
-                       CONFIG(.max_beta = 2, .layer_attention = { [4] = ATTENTION_DELTA_RULE })));
-    ck_assert_int_eq(params_count(params), 0);
-    nn_transformer(params, "hybrid",
-                   CONFIG(SOFTMAX, .decay = DECAY_LEARNED, .softmax_decay = DECAY_LEARNED,
-                          .max_beta = 2, .convolution = 4, .output_gate = true,
-                          .layer_attention = { [3] = ATTENTION_DELTA_RULE }));
-    end();
-}
-
 TEST(misuse_of_attention_raises)
 {
     begin();
-    Attention attention = nn_attention(
-        params, "a",
-        (TransformerConfig){ .heads = 2, .head_dim = 3, .attention = ATTENTION_CAUSAL_LINEAR });
+    Attention attention =
+        nn_attention(params, "a", (TransformerConfig){ .heads = 2, .head_dim = 3 });
     Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
     assert_raises("nn_attention_forward: x is [8,6], expected [B, N, 6]",
                   nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(8, 6)),
@@ -490,13 +435,14 @@ TEST(frozen_weights_leave_the_gradients_of_the_others)
     }
 }
 
-static void check_layer(TransformerConfig config, const int32_t *key_lengths)
+static void check_layer(TestConfig config, const int32_t *key_lengths)
 {
     begin();
     config.heads = 2;
     config.head_dim = 3;
     config.feed_forward = 7;
-    LayerCheck check = { nn_transformer_layer(params, "layer", config), key_lengths };
+    LayerCheck check = { nn_transformer_layer(params, "layer", test_config(params, config)),
+                         key_lengths };
     check_gradient(of_attention, &check, shape(2, 5, 6), shape(18, 6), shape(18), shape(6, 6),
                    shape(6), shape(6), shape(6));
     check_gradient(of_feed_forward, &check, shape(2, 5, 6), shape(7, 6), shape(7), shape(6, 7),
@@ -506,64 +452,68 @@ static void check_layer(TransformerConfig config, const int32_t *key_lengths)
 
 TEST(gradients_of_a_pre_norm_layer)
 {
-    check_layer((TransformerConfig){ .pre_norm = true, .activation = ACTIVATION_GELU }, NULL);
+    check_layer((TestConfig){ .pre_norm = true, .activation = ACTIVATION_GELU }, NULL);
 }
 
 TEST(gradients_of_a_post_norm_layer_with_dropout)
 {
-    check_layer((TransformerConfig){ .activation = ACTIVATION_GELU,
-                                     .dropout = 0.25,
-                                     .attention = ATTENTION_CAUSAL_SOFTMAX },
+    check_layer((TestConfig){ .activation = ACTIVATION_GELU,
+                              .dropout = 0.25,
+                              .attention = KIND_CAUSAL_SOFTMAX },
                 NULL);
 }
 
 TEST(gradients_with_key_lengths)
 {
     static const int32_t key_lengths[] = { 3, 5 };
-    check_layer((TransformerConfig){ .pre_norm = true,
-                                     .activation = ACTIVATION_GELU,
-                                     .attention = ATTENTION_LINEAR },
-                key_lengths);
     check_layer(
-        (TransformerConfig){ .activation = ACTIVATION_GELU, .attention = ATTENTION_SOFTMAX },
+        (TestConfig){ .pre_norm = true, .activation = ACTIVATION_GELU, .attention = KIND_LINEAR },
         key_lengths);
-    check_layer((TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR }, key_lengths);
+    check_layer((TestConfig){ .activation = ACTIVATION_GELU, .attention = KIND_SOFTMAX },
+                key_lengths);
+    check_layer((TestConfig){ .attention = KIND_CAUSAL_LINEAR }, key_lengths);
 }
 
 /* ------------------------------------------------------------------------------ cross-attention */
-static Tensor *cross_forward(Tape *checking, const CrossAttention *cross, Tensor *x, Tensor *memory)
+typedef struct CrossCheck {
+    CrossAttention cross;
+    bool masked;
+} CrossCheck;
+
+static Tensor *cross_forward(Tape *checking, const CrossCheck *check, Tensor *x, Tensor *memory)
 {
     static const int32_t key_lengths[] = { 3, 5 };
     AttentionOptions options = { .key_lengths = tape_input_i32(checking, key_lengths, shape(2)) };
-    if (cross->attention.kind == ATTENTION_SOFTMAX)
+    if (check->masked)
         options.mask = tape_input(checking, test_normal(6, 2 * 5), shape(2, 5));
-    return nn_cross_attention_forward(checking, cross, x, memory, options);
+    return nn_cross_attention_forward(checking, &check->cross, x, memory, options);
 }
 
 static Tensor *of_query_and_out(Tape *checking, Tensor *const *in, void *context)
 {
-    CrossAttention cross = *(const CrossAttention *)context;
-    cross.attention.input = (Linear){ in[2], in[3] };
-    cross.attention.output = (Linear){ in[4], in[5] };
-    return cross_forward(checking, &cross, in[0], in[1]);
+    CrossCheck check = *(const CrossCheck *)context;
+    check.cross.attention.input = (Linear){ in[2], in[3] };
+    check.cross.attention.output = (Linear){ in[4], in[5] };
+    return cross_forward(checking, &check, in[0], in[1]);
 }
 
 static Tensor *of_key_and_value(Tape *checking, Tensor *const *in, void *context)
 {
-    CrossAttention cross = *(const CrossAttention *)context;
-    cross.key = (Linear){ in[2], in[3] };
-    cross.value = (Linear){ in[4], in[5] };
-    return cross_forward(checking, &cross, in[0], in[1]);
+    CrossCheck check = *(const CrossCheck *)context;
+    check.cross.key = (Linear){ in[2], in[3] };
+    check.cross.value = (Linear){ in[4], in[5] };
+    return cross_forward(checking, &check, in[0], in[1]);
 }
 
 TEST(gradients_of_cross_attention)
 {
     enum { IN = 4 };
     begin();
-    TransformerConfig config = { .heads = 2, .head_dim = 3, .attention = ATTENTION_SOFTMAX };
-    const CrossAttention softmax = nn_cross_attention(params, "softmax", IN, config);
-    config.attention = ATTENTION_LINEAR;
-    CrossAttention layers[] = { softmax, nn_cross_attention(params, "linear", IN, config) };
+    TransformerConfig config = { .heads = 2, .head_dim = 3 };
+    config.attention = nn_softmax_attention(params);
+    const CrossCheck softmax = { nn_cross_attention(params, "softmax", IN, config), true };
+    config.attention = nn_linear_attention(params, FEATURE_MAP_ELU_PLUS_ONE);
+    CrossCheck layers[] = { softmax, { nn_cross_attention(params, "linear", IN, config), false } };
     for (int i = 0; i < 2; i++) {
         check_gradient(of_query_and_out, &layers[i], shape(2, 2, 6), shape(2, 5, IN), shape(6, 6),
                        shape(6), shape(6, 6), shape(6));
@@ -584,19 +534,17 @@ TEST(cross_attention_to_x_itself_is_attention)
 {
     begin();
     static const int32_t key_lengths[] = { 3, 5 };
-    TransformerConfig config = { .heads = 2, .head_dim = 3, .initial_std = 0.3 };
+    TestConfig config = { .heads = 2, .head_dim = 3, .initial_std = 0.3 };
     for (int i = 0; i < 2; i++) {
-        config.attention = i ? ATTENTION_SOFTMAX : ATTENTION_LINEAR;
-        for (config.features = FEATURES_ELU_PLUS_ONE;
-             config.features <=
-             (config.attention == ATTENTION_SOFTMAX ? FEATURES_ELU_PLUS_ONE : FEATURES_RANDOM);
+        config.attention = i ? KIND_SOFTMAX : KIND_LINEAR;
+        const bool softmax = config.attention == KIND_SOFTMAX;
+        for (config.features = 0; config.features <= (softmax ? 0 : FEATURES_RANDOM);
              config.features++) {
-            const bool softmax = config.attention == ATTENTION_SOFTMAX;
             char name[8];
-            snprintf(name, sizeof name, "%d.%d", (int)softmax, (int)config.features);
+            snprintf(name, sizeof name, "%d.%d", (int)softmax, config.features);
             Params *one = params_new(device, 5), *two = params_new(device, 5);
-            const Attention attention = nn_attention(one, name, config);
-            const CrossAttention cross = nn_cross_attention(two, name, 6, config);
+            const Attention attention = nn_attention(one, name, test_config(one, config));
+            const CrossAttention cross = nn_cross_attention(two, name, 6, test_config(two, config));
             Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
             AttentionOptions options = { .key_lengths =
                                              tape_input_i32(tape, key_lengths, shape(2)) };
@@ -616,12 +564,11 @@ TEST(cross_attention_to_x_itself_is_attention)
 TEST(misuse_of_cross_attention_raises)
 {
     begin();
-    const TransformerConfig config = { .heads = 2, .head_dim = 3, .attention = ATTENTION_LINEAR };
+    TransformerConfig config = { .heads = 2, .head_dim = 3 };
+    assert_raises("nn_cross_attention: attention is causal linear, expected linear or softmax",
+                  nn_cross_attention(params, "d", 4, config));
+    config.attention = nn_linear_attention(params, FEATURE_MAP_ELU_PLUS_ONE);
     const CrossAttention cross = nn_cross_attention(params, "c", 4, config);
-    assert_raises(
-        "nn_cross_attention: attention is ATTENTION_CAUSAL_LINEAR, expected ATTENTION_LINEAR or "
-        "ATTENTION_SOFTMAX",
-        nn_cross_attention(params, "d", 4, (TransformerConfig){ 0 }));
     assert_raises("nn_linear: d.key: in is 0 and out 6, expected 1 or more",
                   nn_cross_attention(params, "d", 0, config));
     Tensor *x = tape_input(tape, test_normal(1, 2 * 5 * 6), shape(2, 5, 6));
@@ -641,7 +588,7 @@ TEST(misuse_of_cross_attention_raises)
         "query, [2,5,2,3]",
         nn_cross_attention_forward(tape, &cross, x, op_slice(tape, memory, 0, 0, 1), none));
     assert_raises(
-        "nn_attention: attention ATTENTION_LINEAR takes no mask; softmax attention does",
+        "nn_attention: linear attention takes no mask; softmax attention does",
         nn_cross_attention_forward(tape, &cross, x, memory, (AttentionOptions){ .mask = mask }));
     end();
 }
@@ -730,57 +677,17 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
 
 /* Only half the positions of the first sequence are keys: the contents of the other half
  * have no effect. */
-/* Softmax and linear attention with rotary positions are the operations on rotated queries and
- * keys. */
-TEST(rotary_positions_rotate_queries_and_keys)
-{
-    enum {
-        B = 2,
-        N = 9,
-        HEADS = 3,
-        HEAD_DIM = 6,
-        ROTARY_DIMS = 4,
-        ROTARY_WIDTH = HEADS * HEAD_DIM
-    };
-    for (int softmax = 0; softmax < 2; softmax++) {
-        begin();
-        TransformerConfig config = { .heads = HEADS, .head_dim = HEAD_DIM };
-        config.rotary_dims = ROTARY_DIMS;
-        config.rotary_base = 50;
-        config.attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR;
-        const Attention layer = nn_attention(params, "a", config);
-        Tensor *x =
-            tape_input(tape, test_normal(5, B * N * ROTARY_WIDTH), shape(B, N, ROTARY_WIDTH));
-        Tensor *out = nn_attention_forward(tape, &layer, x, (AttentionOptions){ 0 });
-        Tensor *packed = op_reshape(tape, nn_linear_forward(tape, &layer.input, x),
-                                    shape(B, N, 3 * HEADS, HEAD_DIM));
-        const RotaryOptions rotary = { .dims = ROTARY_DIMS, .base = 50, .halves = true };
-        Tensor *q = op_rotary(tape, op_slice(tape, packed, 2, 0, HEADS), rotary);
-        Tensor *k = op_rotary(tape, op_slice(tape, packed, 2, HEADS, HEADS), rotary);
-        Tensor *v = op_slice(tape, packed, 2, 2 * HEADS, HEADS);
-        Tensor *expected =
-            softmax ? op_causal_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ 0 })
-                    : op_causal_linear_attention(
-                          tape, q, k, v, (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
-        expected = op_reshape(tape, expected, shape(B, N, ROTARY_WIDTH));
-        expected = nn_linear_forward(tape, &layer.output, expected);
-        assert_near("rotary", test_values(out), test_values(expected), B * N * ROTARY_WIDTH,
-                    VECTOR_TOLERANCE);
-        end();
-    }
-}
-
 TEST(key_lengths_hide_positions)
 {
     begin();
-    static const AttentionKind kinds[] = { ATTENTION_LINEAR, ATTENTION_CAUSAL_LINEAR,
-                                           ATTENTION_SOFTMAX, ATTENTION_CAUSAL_SOFTMAX };
+    static const TestKind kinds[] = { KIND_LINEAR, KIND_CAUSAL_LINEAR, KIND_SOFTMAX,
+                                      KIND_CAUSAL_SOFTMAX };
     static const int32_t lengths[] = { LENGTH / 2, LENGTH };
     Real *values = test_values(some_input());
     Attention attention = nn_attention(params, "a", small);
     const Shape size = shape(BATCH, LENGTH, WIDTH);
     for (int i = 0; i < 4; i++) {
-        attention.kind = kinds[i];
+        attention.kind = test_attention(params, kinds[i]);
         Tensor *key_lengths = tape_input_i32(tape, lengths, shape(BATCH));
         Tensor *x = tape_input(tape, values, size);
         Real *before = test_values(nn_attention_forward(
@@ -804,7 +711,7 @@ TEST(a_mask_reaches_every_layer)
 {
     begin();
     TransformerConfig config = small;
-    config.attention = ATTENTION_SOFTMAX;
+    config.attention = nn_softmax_attention(params);
     Transformer transformer = nn_transformer(params, "t", config);
     Real *values = test_zeros(LENGTH * LENGTH);
     for (int i = 0; i < LENGTH * LENGTH; i++)
@@ -813,15 +720,14 @@ TEST(a_mask_reaches_every_layer)
     const Real *masked =
         test_values(nn_transformer_forward(tape, &transformer, some_input(), options));
     for (int i = 0; i < config.layers; i++)
-        transformer.layer[i].attention.kind = ATTENTION_CAUSAL_SOFTMAX;
+        transformer.layer[i].attention.kind = nn_causal_softmax_attention(params);
     assert_close(masked,
                  test_values(nn_transformer_forward(tape, &transformer, some_input(),
                                                     (AttentionOptions){ 0 })),
                  BATCH * LENGTH * WIDTH, VECTOR_TOLERANCE);
-    transformer.layer[2].attention.kind = ATTENTION_CAUSAL_LSH;
-    assert_raises(
-        "nn_attention: attention ATTENTION_CAUSAL_LSH takes no mask; softmax attention does",
-        nn_transformer_forward(tape, &transformer, some_input(), options));
+    transformer.layer[2].attention.kind = test_attention(params, KIND_CAUSAL_LSH);
+    assert_raises("nn_attention: causal LSH attention takes no mask; softmax attention does",
+                  nn_transformer_forward(tape, &transformer, some_input(), options));
     end();
 }
 

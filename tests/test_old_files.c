@@ -20,33 +20,31 @@ static void end(void)
     tape_free(tape);
 }
 
-static void add_transformer(Params *params, const char *name, TransformerConfig config)
+static void add_transformer(Params *params, const char *name, TestConfig config)
 {
     config.layers = 1;
     config.heads = 2;
     config.head_dim = 2;
     config.feed_forward = 5;
-    nn_transformer(params, name, config);
+    nn_transformer(params, name, test_config(params, config));
 }
 
 /* A layer of every kind: weights alone, since the forward passes have tests of their own. */
 static Params *weights(void)
 {
     Params *params = params_new(device, 3);
-    add_transformer(params, "linear", (TransformerConfig){ 0 });
+    add_transformer(params, "linear", (TestConfig){ 0 });
+    add_transformer(params, "gated",
+                    (TestConfig){ .decay = DECAY_LEARNED, .convolution = 3, .output_gate = true });
     add_transformer(
-        params, "gated",
-        (TransformerConfig){ .decay = DECAY_LEARNED, .convolution = 3, .output_gate = true });
-    add_transformer(params, "softmax",
-                    (TransformerConfig){ .attention = ATTENTION_CAUSAL_SOFTMAX,
-                                         .softmax_decay = DECAY_LEARNED,
-                                         .pre_norm = true });
-    add_transformer(params, "lsh", (TransformerConfig){ .attention = ATTENTION_CAUSAL_LSH });
+        params, "softmax",
+        (TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_LEARNED, .pre_norm = true });
+    add_transformer(params, "lsh", (TestConfig){ .attention = KIND_CAUSAL_LSH });
     add_transformer(params, "delta",
-                    (TransformerConfig){ .attention = ATTENTION_DELTA_RULE,
-                                         .decay = DECAY_LEARNED,
-                                         .convolution = 2,
-                                         .output_gate = true });
+                    (TestConfig){ .attention = KIND_DELTA_RULE,
+                                  .decay = DECAY_LEARNED,
+                                  .convolution = 2,
+                                  .output_gate = true });
     nn_lstm(params, "lstm", (RecurrentConfig){ .input = 3, .hidden = 2, .bidirectional = true });
     nn_gru(params, "gru", (RecurrentConfig){ .input = 3, .hidden = 2, .layers = 2 });
     nn_embedding(params, "embedding", 5, 3);

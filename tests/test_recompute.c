@@ -20,19 +20,20 @@ typedef struct Model {
     Tape *tape;
 } Model;
 
-static Model model_new(AttentionKind attention, int64_t layers, bool pre_norm, bool recompute)
+static Model model_new(TestKind attention, int64_t layers, bool pre_norm, bool recompute)
 {
     Model model = { .params = params_new(test_device(), 3), .tape = tape_new(test_device()) };
-    TransformerConfig config = { .layers = layers,
-                                 .heads = HEADS,
-                                 .head_dim = HEAD_DIM,
-                                 .attention = attention,
-                                 .activation = ACTIVATION_GELU,
-                                 .lsh_chunk = 8,
-                                 .dropout = 0.25,
-                                 .pre_norm = pre_norm,
-                                 .recompute = recompute };
-    model.transformer = nn_transformer(model.params, "transformer", config);
+    const TestConfig config = { .layers = layers,
+                                .heads = HEADS,
+                                .head_dim = HEAD_DIM,
+                                .attention = attention,
+                                .activation = ACTIVATION_GELU,
+                                .lsh_chunk = 8,
+                                .dropout = 0.25,
+                                .pre_norm = pre_norm,
+                                .recompute = recompute };
+    model.transformer =
+        nn_transformer(model.params, "transformer", test_config(model.params, config));
     tape_seed(model.tape, 5);
     return model;
 }
@@ -69,8 +70,7 @@ static void assert_same_gradients(const Params *a, const Params *b)
 
 TEST(gradients_are_bitwise_those_without_recomputing)
 {
-    static const AttentionKind kinds[] = { ATTENTION_CAUSAL_LINEAR, ATTENTION_CAUSAL_SOFTMAX,
-                                           ATTENTION_LSH };
+    static const TestKind kinds[] = { KIND_CAUSAL_LINEAR, KIND_CAUSAL_SOFTMAX, KIND_LSH };
     for (int kind = 0; kind < 3; kind++)
         for (int variable = 0; variable < 2; variable++) {
             Model a = model_new(kinds[kind], 3, kind == 1, false);
@@ -89,7 +89,7 @@ TEST(twelve_layers_take_less_memory)
 {
     size_t peaks[2];
     for (int recompute = 0; recompute < 2; recompute++) {
-        Model model = model_new(ATTENTION_CAUSAL_SOFTMAX, 12, true, recompute);
+        Model model = model_new(KIND_CAUSAL_SOFTMAX, 12, true, recompute);
         params_flat_gradients(model.params);
         const size_t before = device_memory(test_device()).current;
         device_reset_peak(test_device());
@@ -204,8 +204,8 @@ TEST(without_recording_the_function_runs_once)
 /* At every allocation, in both runs. */
 TEST(exhausted_memory_undoes_the_step)
 {
-    Model plain = model_new(ATTENTION_CAUSAL_LINEAR, 2, false, false);
-    Model model = model_new(ATTENTION_CAUSAL_LINEAR, 2, false, true);
+    Model plain = model_new(KIND_CAUSAL_LINEAR, 2, false, false);
+    Model model = model_new(KIND_CAUSAL_LINEAR, 2, false, true);
     run(&plain, true);
     run(&model, true);
     volatile int failures = 0;

@@ -19,15 +19,15 @@ typedef struct Model {
     Tape *tape;
 } Model;
 
-static void model_new(Model *model, AttentionKind attention)
+static void model_new(Model *model, TestKind attention)
 {
+    model->params = params_new(model->device, 3);
     const TransformerConfig config = { .layers = 1,
                                        .heads = 2,
                                        .head_dim = 4,
                                        .feed_forward = 16,
                                        .dropout = 0.1,
-                                       .attention = attention };
-    model->params = params_new(model->device, 3);
+                                       .attention = test_attention(model->params, attention) };
     model->embedding = nn_embedding(model->params, "embedding", SYMBOLS, 4);
     model->positions = nn_sinusoidal_positions(model->params, LENGTH, 4);
     model->transformer = nn_transformer(model->params, "transformer", config);
@@ -98,7 +98,7 @@ static void train(Model *model, Real *result)
 }
 
 /* Trains again after each allocation of a step has failed in turn. */
-static void fail_each_allocation(AttentionKind attention, Precision precision)
+static void fail_each_allocation(TestKind attention, Precision precision)
 {
     static Model model;
     static Real expected[STEPS + 1], result[STEPS + 1];
@@ -148,17 +148,17 @@ static void fail_each_allocation(AttentionKind attention, Precision precision)
 
 TEST(every_failing_allocation_with_linear_attention)
 {
-    fail_each_allocation(ATTENTION_CAUSAL_LINEAR, PRECISION_FLOAT32);
+    fail_each_allocation(KIND_CAUSAL_LINEAR, PRECISION_FLOAT32);
 }
 
 TEST(every_failing_allocation_with_softmax_attention)
 {
-    fail_each_allocation(ATTENTION_CAUSAL_SOFTMAX, PRECISION_FLOAT32);
+    fail_each_allocation(KIND_CAUSAL_SOFTMAX, PRECISION_FLOAT32);
 }
 
 TEST(every_failing_allocation_with_lsh_attention)
 {
-    fail_each_allocation(ATTENTION_CAUSAL_LSH, PRECISION_FLOAT32);
+    fail_each_allocation(KIND_CAUSAL_LSH, PRECISION_FLOAT32);
 }
 
 #ifndef TAPEGRAD_DOUBLE
@@ -166,8 +166,8 @@ TEST(every_failing_allocation_in_bf16)
 {
     if (!test_has_bf16())
         return;
-    fail_each_allocation(ATTENTION_CAUSAL_LINEAR, PRECISION_BF16);
-    fail_each_allocation(ATTENTION_CAUSAL_SOFTMAX, PRECISION_BF16);
+    fail_each_allocation(KIND_CAUSAL_LINEAR, PRECISION_BF16);
+    fail_each_allocation(KIND_CAUSAL_SOFTMAX, PRECISION_BF16);
 }
 #endif
 
@@ -177,11 +177,11 @@ TEST(misuse_in_a_later_step)
     static Model model;
     static Real expected[STEPS + 1];
     model.device = test_device();
-    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    model_new(&model, KIND_CAUSAL_LINEAR);
     train(&model, expected);
     model_free(&model);
 
-    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    model_new(&model, KIND_CAUSAL_LINEAR);
     ck_assert(step(&model, 0) == expected[0]);
     const int32_t tokens[] = { 0, SYMBOLS, 1, 2, 3, 4, 0, 1 };
     Tensor *x = tape_input_i32(model.tape, tokens, shape(1, LENGTH));
@@ -213,13 +213,13 @@ TEST(an_accumulation_is_repeated_from_its_first_micro_batch)
 {
     static Model model;
     model.device = test_device();
-    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    model_new(&model, KIND_CAUSAL_LINEAR);
     accumulate(&model);
     const Real expected = sum_of_weights(&model);
     model_free(&model);
 
     for (volatile int n = 1, happened = true; happened; n += 7) {
-        model_new(&model, ATTENTION_CAUSAL_LINEAR);
+        model_new(&model, KIND_CAUSAL_LINEAR);
         const Random start = tape_random(model.tape);
         test_expect_error();
         if (!setjmp(test_error_jump)) {
@@ -244,10 +244,10 @@ TEST(two_runs_are_bitwise_equal)
     static Model model;
     Real first[STEPS + 1], second[STEPS + 1];
     model.device = test_device();
-    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    model_new(&model, KIND_CAUSAL_LINEAR);
     train(&model, first);
     model_free(&model);
-    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    model_new(&model, KIND_CAUSAL_LINEAR);
     train(&model, second);
     model_free(&model);
     ck_assert_mem_eq(first, second, sizeof first);

@@ -23,20 +23,20 @@ typedef struct Trainer {
     int calls;
 } Trainer;
 
-static Trainer trainer_with(AttentionKind attention, bool recurrent)
+static Trainer trainer_with(TestKind attention, bool recurrent)
 {
     Device *device = test_device();
     Trainer trainer = { .params = params_new(device, 3),
                         .tape = tape_new(device),
                         .recurrent = recurrent };
-    TransformerConfig config = { .layers = 2,
-                                 .heads = 2,
-                                 .head_dim = 8,
-                                 .feed_forward = 24,
-                                 .attention = attention,
-                                 .lsh_rounds = 2,
-                                 .lsh_chunk = 4,
-                                 .dropout = 0.1 };
+    const TestConfig config = { .layers = 2,
+                                .heads = 2,
+                                .head_dim = 8,
+                                .feed_forward = 24,
+                                .attention = attention,
+                                .lsh_rounds = 2,
+                                .lsh_chunk = 4,
+                                .dropout = 0.1 };
     trainer.embedding = nn_embedding(trainer.params, "embedding", SYMBOLS, 16);
     const RecurrentConfig stack = {
         .input = 16, .hidden = 8, .layers = 2, .bidirectional = true, .dropout = 0.1
@@ -45,7 +45,8 @@ static Trainer trainer_with(AttentionKind attention, bool recurrent)
         trainer.lstm = nn_lstm(trainer.params, "lstm", stack);
         trainer.gru = nn_gru(trainer.params, "gru", stack);
     } else {
-        trainer.transformer = nn_transformer(trainer.params, "transformer", config);
+        trainer.transformer =
+            nn_transformer(trainer.params, "transformer", test_config(trainer.params, config));
     }
     trainer.head = nn_linear(trainer.params, "head", 16, SYMBOLS);
     AdamConfig adam = optim_adam_config(0.01);
@@ -62,7 +63,7 @@ static Trainer trainer_with(AttentionKind attention, bool recurrent)
 
 static Trainer trainer_new(void)
 {
-    return trainer_with(ATTENTION_CAUSAL_LINEAR, false);
+    return trainer_with(KIND_CAUSAL_LINEAR, false);
 }
 
 static void trainer_free(Trainer *trainer)
@@ -182,8 +183,7 @@ TEST(replayed_steps_that_recompute_are_bitwise_those_that_do_not)
 /* The lengths of the sequences change from step to step. */
 TEST(replayed_steps_of_recurrent_layers_are_bitwise_the_steps)
 {
-    check_replays(trainer_with(ATTENTION_CAUSAL_LINEAR, true),
-                  trainer_with(ATTENTION_CAUSAL_LINEAR, true));
+    check_replays(trainer_with(KIND_CAUSAL_LINEAR, true), trainer_with(KIND_CAUSAL_LINEAR, true));
 }
 
 /* The second change allocates nothing, the first one does. */
@@ -246,8 +246,7 @@ TEST(a_replayed_step_sets_no_group)
 /* Every replay draws the same hashes as an eager step. */
 TEST(replayed_hashes_are_bitwise_the_hashes)
 {
-    check_replays(trainer_with(ATTENTION_CAUSAL_LSH, false),
-                  trainer_with(ATTENTION_CAUSAL_LSH, false));
+    check_replays(trainer_with(KIND_CAUSAL_LSH, false), trainer_with(KIND_CAUSAL_LSH, false));
 }
 
 /* Work between replays does not disturb them: another tape's passes use other memory. */
@@ -792,16 +791,16 @@ typedef struct Generator {
     int calls;
 } Generator;
 
-static Generator generator_new(AttentionKind attention, int64_t sequences)
+static Generator generator_new(TestKind attention, int64_t sequences)
 {
     Device *device = test_device();
     Generator g = { .params = params_new(device, 3), .tape = tape_new(device) };
-    TransformerConfig config = {
+    const TestConfig config = {
         .layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 24, .attention = attention
     };
     g.symbols = nn_embedding(g.params, "symbols", SYMBOLS, 16);
     g.places = nn_embedding(g.params, "places", LONGEST, 16);
-    g.transformer = nn_transformer(g.params, "transformer", config);
+    g.transformer = nn_transformer(g.params, "transformer", test_config(g.params, config));
     g.head = nn_linear(g.params, "head", 16, SYMBOLS);
     g.state = nn_transformer_state(
         &g.transformer, (GenerationConfig){ .sequences = sequences, .max_length = LONGEST });
@@ -848,7 +847,7 @@ static void assert_same(const Generator *a, const Generator *b)
 }
 
 /* Generates twice from the first position, with other draws. */
-static void check_generation(AttentionKind attention, int64_t sequences)
+static void check_generation(TestKind attention, int64_t sequences)
 {
     Generator eager = generator_new(attention, sequences);
     Generator replayed = generator_new(attention, sequences);
@@ -876,18 +875,18 @@ static void check_generation(AttentionKind attention, int64_t sequences)
 
 TEST(generation_with_sampling_is_one_replayed_step)
 {
-    check_generation(ATTENTION_CAUSAL_LINEAR, 1);
-    check_generation(ATTENTION_CAUSAL_LINEAR, 3);
-    check_generation(ATTENTION_CAUSAL_LINEAR, 11);
-    check_generation(ATTENTION_CAUSAL_SOFTMAX, 2);
-    check_generation(ATTENTION_CAUSAL_SOFTMAX, 11);
+    check_generation(KIND_CAUSAL_LINEAR, 1);
+    check_generation(KIND_CAUSAL_LINEAR, 3);
+    check_generation(KIND_CAUSAL_LINEAR, 11);
+    check_generation(KIND_CAUSAL_SOFTMAX, 2);
+    check_generation(KIND_CAUSAL_SOFTMAX, 11);
 }
 
 TEST(what_a_replay_stores_keeps_within_the_bounds)
 {
     if (!device_is_cuda(test_device()))
         return;
-    Generator g = generator_new(ATTENTION_CAUSAL_LINEAR, 2);
+    Generator g = generator_new(KIND_CAUSAL_LINEAR, 2);
     for (int step = 0; step < 3; step++)
         tape_replay(g.tape, generate, &g);
     const int32_t zeros[2] = { 0 };

@@ -314,7 +314,7 @@ typedef struct Run {
     int parts[5]; /* rank r has the positions from parts[r] to parts[r + 1] of each sequence */
     int padding;  /* the last rank has this number of positions behind the end, of weight 0 */
     bool bf16;    /* activations and products */
-    TransformerConfig config;
+    TestConfig config;
     Real *out;     /* [GROUPS PER_GROUP, N, WIDTH] */
     Real *dx;      /* likewise */
     Real *weights; /* after a step, of rank 0 */
@@ -394,7 +394,7 @@ static void run_on_rank(void *context)
     ck_assert_int_eq(dist_sequence_rank(), r);
     ck_assert_int_eq(dist_sequence_ranks(), ranks);
     Params *params = params_new(rank_device(), 5);
-    const Transformer model = nn_transformer(params, "model", run->config);
+    const Transformer model = nn_transformer(params, "model", test_config(params, run->config));
     Optimizer *optimizer = optim_sgd(params, optim_sgd_config(LEARNING_RATE));
     dist_optimizer(optimizer);
     dist_set_weight(params, weight_of(sequence / PER_GROUP));
@@ -426,7 +426,7 @@ static void run_on_rank(void *context)
     params_free(params);
 }
 
-static Run run_new(int ranks, const int *parts, int padding, int groups, TransformerConfig config)
+static Run run_new(int ranks, const int *parts, int padding, int groups, TestConfig config)
 {
     Run run = { .ranks = ranks,
                 .groups = groups,
@@ -480,10 +480,10 @@ static void compare_kinds(int ranks, const int *parts, int padding, int groups)
 {
     for (DecayKind decay = DECAY_NONE; decay <= DECAY_LEARNED; decay++)
         for (int kind = 0; kind < 3; kind++) {
-            const TransformerConfig config = { .attention = kind == 2 ? ATTENTION_DELTA_RULE
-                                                                      : ATTENTION_CAUSAL_LINEAR,
-                                               .decay = decay,
-                                               .unnormalized = kind == 1 };
+            const TestConfig config = { .attention =
+                                            kind == 2 ? KIND_DELTA_RULE : KIND_CAUSAL_LINEAR,
+                                        .decay = decay,
+                                        .unnormalized = kind == 1 };
             compare_run(run_new(ranks, parts, padding, groups, config));
         }
 }
@@ -516,34 +516,33 @@ TEST(groups_of_data_and_sequence_equal_one_process)
 TEST(options_of_layers_equal_one_process)
 {
     const int parts[] = { 0, 5, 14, N };
-    compare_run(run_new(3, parts, 0, 1, (TransformerConfig){ .features = FEATURES_POLYNOMIAL }));
-    compare_run(run_new(3, parts, 0, 1, (TransformerConfig){ .features = FEATURES_SOFTPLUS }));
-    compare_run(run_new(
-        3, parts, 0, 1,
-        (TransformerConfig){ .pre_norm = true, .decay = DECAY_LEARNED, .recompute = true }));
+    compare_run(run_new(3, parts, 0, 1, (TestConfig){ .features = FEATURES_POLYNOMIAL }));
+    compare_run(run_new(3, parts, 0, 1, (TestConfig){ .features = FEATURE_MAP_SOFTPLUS }));
+    compare_run(
+        run_new(3, parts, 0, 1,
+                (TestConfig){ .pre_norm = true, .decay = DECAY_LEARNED, .recompute = true }));
 }
 
 /* A part has at least the positions of a convolution's taps before the present. */
 TEST(convolutions_and_rotary_positions_equal_one_process)
 {
     const int parts[] = { 0, 3, 14, N };
-    compare_run(
-        run_new(3, parts, 0, 1, (TransformerConfig){ .convolution = 4, .output_gate = true }));
+    compare_run(run_new(3, parts, 0, 1, (TestConfig){ .convolution = 4, .output_gate = true }));
     compare_run(run_new(3, parts, 2, 1,
-                        (TransformerConfig){ .attention = ATTENTION_DELTA_RULE,
-                                             .decay = DECAY_LEARNED,
-                                             .convolution = 4,
-                                             .recompute = true }));
-    compare_run(run_new(3, parts, 0, 1, (TransformerConfig){ .rotary_dims = 4, .convolution = 2 }));
+                        (TestConfig){ .attention = KIND_DELTA_RULE,
+                                      .decay = DECAY_LEARNED,
+                                      .convolution = 4,
+                                      .recompute = true }));
+    compare_run(run_new(3, parts, 0, 1, (TestConfig){ .rotary_dims = 4, .convolution = 2 }));
 }
 
 TEST(bf16_over_ranks_equals_one_process)
 {
-    static const AttentionKind kinds[] = { ATTENTION_CAUSAL_LINEAR, ATTENTION_DELTA_RULE };
+    static const TestKind kinds[] = { KIND_CAUSAL_LINEAR, KIND_DELTA_RULE };
     for (int i = 0; sizeof(Real) == sizeof(float) && i < 2; i++) {
         Run run = run_new(
             3, (const int[]){ 0, 5, 14, N }, 0, 1,
-            (TransformerConfig){ .attention = kinds[i], .decay = DECAY_LEARNED, .convolution = 4 });
+            (TestConfig){ .attention = kinds[i], .decay = DECAY_LEARNED, .convolution = 4 });
         run.bf16 = true;
         compare_run(run);
     }
@@ -565,7 +564,7 @@ static void run_without_gradients(void *context)
     const int r = dist_rank(), first = run->parts[r], count = run->parts[r + 1] - first;
     dist_sequence(run->ranks);
     Params *params = params_new(rank_device(), 5);
-    const Transformer model = nn_transformer(params, "model", run->config);
+    const Transformer model = nn_transformer(params, "model", test_config(params, run->config));
     Tape *tape = tape_new(rank_device());
     Tensor *x = tape_input(tape, take(test_normal(10, COUNT), 0, first, count),
                            shape(PER_GROUP, count, WIDTH));
@@ -580,8 +579,7 @@ static void run_without_gradients(void *context)
 
 TEST(gradients_that_stop_at_boundaries_are_found)
 {
-    const TransformerConfig config = { .attention = ATTENTION_CAUSAL_LINEAR,
-                                       .decay = DECAY_CONSTANT };
+    const TestConfig config = { .attention = KIND_CAUSAL_LINEAR, .decay = DECAY_CONSTANT };
     Run one = run_new(1, (const int[]){ 0, N }, 0, 1, config);
     Run right = run_new(3, (const int[]){ 0, 5, 14, N }, 0, 1, config), wrong = right;
     wrong.out = test_zeros(COUNT);
@@ -612,11 +610,11 @@ TEST(groups_may_change)
     ck_assert_int_eq(dist_sequence_rank(), 0);
 }
 
-static void attend(Tape *tape, Params *params, TransformerConfig config, Tensor *key_lengths)
+static void attend(Tape *tape, Params *params, TestConfig config, Tensor *key_lengths)
 {
     config.heads = 2;
     config.head_dim = HEAD;
-    const Attention attention = nn_attention(params, "attention", config);
+    const Attention attention = nn_attention(params, "attention", test_config(params, config));
     Tensor *x = tape_input(tape, test_normal(1, 2 * 3 * WIDTH), shape(2, 3, WIDTH));
     nn_attention_forward(
         tape, &attention, x,
@@ -640,20 +638,21 @@ TEST(misuse_raises)
         dist_states_before(tape, state, flat));
     tape_reset(tape);
     static const struct {
-        TransformerConfig config;
+        TestConfig config;
         const char *sentence;
     } refused[] = {
-        { { .attention = ATTENTION_CAUSAL_SOFTMAX }, "ATTENTION_CAUSAL_SOFTMAX" },
-        { { .attention = ATTENTION_SOFTMAX }, "ATTENTION_SOFTMAX" },
-        { { .attention = ATTENTION_LINEAR }, "ATTENTION_LINEAR" },
-        { { .attention = ATTENTION_CAUSAL_LSH }, "ATTENTION_CAUSAL_LSH" },
-        { { .attention = ATTENTION_LSH }, "ATTENTION_LSH" },
+        { { .attention = KIND_CAUSAL_SOFTMAX }, "causal softmax" },
+        { { .attention = KIND_SOFTMAX }, "softmax" },
+        { { .attention = KIND_LINEAR }, "linear" },
+        { { .attention = KIND_CAUSAL_LSH }, "causal LSH" },
+        { { .attention = KIND_LSH }, "LSH" },
+        { { .attention = KIND_CAUSAL_SOFTMAX, .convolution = 2 }, "causal softmax" },
     };
     for (int i = 0; i < (int)(sizeof refused / sizeof *refused); i++) {
         char sentence[160];
         snprintf(sentence, sizeof sentence,
-                 "nn_attention: states_before with attention %s, expected ATTENTION_CAUSAL_LINEAR "
-                 "or ATTENTION_DELTA_RULE",
+                 "nn_attention: states_before with %s attention, expected causal linear attention "
+                 "or the delta rule",
                  refused[i].sentence);
         Params *params = params_new(test_device(), 1);
         assert_raises(sentence, attend(tape, params, refused[i].config, NULL));
@@ -662,22 +661,22 @@ TEST(misuse_raises)
     }
     Params *params = params_new(test_device(), 1);
     Tensor *key_lengths = tape_input_i32(tape, (const int32_t[]){ 1, 3 }, shape(2));
-    assert_raises("nn_attention: states_before with key_lengths, expected NULL: positions of other "
-                  "processes follow",
-                  attend(tape, params, (TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR },
-                         key_lengths));
+    assert_raises(
+        "nn_attention: states_before with key_lengths, expected NULL: positions of other "
+        "processes follow",
+        attend(tape, params, (TestConfig){ .attention = KIND_CAUSAL_LINEAR }, key_lengths));
     params_free(params);
     params = params_new(test_device(), 1);
     assert_raises(
         "nn_attention: states_before: 3 positions, expected at least 4: the convolution's "
         "taps - 1",
-        attend(tape, params, (TransformerConfig){ .convolution = 5 }, NULL));
+        attend(tape, params, (TestConfig){ .convolution = 5 }, NULL));
     params_free(params);
     params = params_new(test_device(), 1);
     assert_raises(
-        "nn_attention: states_before and rotary_dims without positions, expected those of "
-        "x in the whole sequence",
-        attend(tape, params, (TransformerConfig){ .rotary_dims = 2 }, NULL));
+        "nn_rotary_attention: states_before without positions, expected those of x in the whole "
+        "sequence",
+        attend(tape, params, (TestConfig){ .rotary_dims = 2 }, NULL));
     params_free(params);
     tape_reset(tape);
     Tensor *key = tape_input(tape, test_zeros(24), shape(1, 3, 2, 4));

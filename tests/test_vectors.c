@@ -58,12 +58,12 @@ static Tensor *lstm(RecurrentConfig config, Tensor **x, Tensor **out)
 }
 
 /* The copy task's model: half the width embeds the symbol, half the position. */
-static Tensor *transformer(AttentionKind attention, Tensor **x, Tensor **out)
+static Tensor *transformer(bool softmax, Tensor **x, Tensor **out)
 {
     enum { LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
-    const TransformerConfig config = {
-        .layers = 2, .heads = 2, .head_dim = 8, .attention = attention
-    };
+    TransformerConfig config = { .layers = 2, .heads = 2, .head_dim = 8 };
+    if (softmax)
+        config.attention = nn_causal_softmax_attention(params);
     const Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, WIDTH / 2);
     Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH / 2);
     const Transformer layers = nn_transformer(params, "", config);
@@ -170,11 +170,11 @@ static Tensor *constant(Tensor *x)
         lstm((RecurrentConfig){ .input = 5, .hidden = 6, .bidirectional = true }, x, out),         \
         .results = "out final_h final_c")                                                          \
     ROW(transformer_linear, "transformer_linear", "#tokens #target mask",                          \
-        transformer(ATTENTION_CAUSAL_LINEAR, x, out), .results = "loss logits", .on_cuda = 3)      \
+        transformer(false, x, out), .results = "loss logits", .on_cuda = 3)      \
     /* A key's bias adds the same value to all scores of a query, to which softmax is invariant:   \
      * the gradient is 0 up to rounding. */                                                        \
     ROW(transformer_softmax, "transformer_softmax", "#tokens #target mask",                        \
-        transformer(ATTENTION_CAUSAL_SOFTMAX, x, out), .results = "loss logits", .on_cuda = 3,     \
+        transformer(true, x, out), .results = "loss logits", .on_cuda = 3,     \
         .scaled_by_all = "layers.0.attention.key.bias layers.1.attention.key.bias")
 /* clang-format on */
 

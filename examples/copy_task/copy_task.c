@@ -10,6 +10,7 @@
  * can all be predicted. (The authors' code also counts position n-1, whose target is the separator.
  * The sequence does not determine its position, so even a perfect model misses most of these.) */
 #include "examples/copy_task/options.h"
+#include "examples/shared/attention.h"
 #include "examples/shared/program.h"
 #include "examples/shared/training.h"
 
@@ -95,13 +96,13 @@ typedef struct Model {
     Linear head; /* [width] to [symbols + 1] */
 } Model;
 
-static AttentionKind attention_of(const Options *options)
+static const AttentionKind *attention_of(Params *params, const Options *options)
 {
-    bool softmax = !strcmp(options->common.attention, "softmax"),
-         lsh = !strcmp(options->common.attention, "lsh");
-    return softmax ? ATTENTION_CAUSAL_SOFTMAX
-           : lsh   ? ATTENTION_CAUSAL_LSH
-                   : ATTENTION_CAUSAL_LINEAR;
+    if (!strcmp(options->common.attention, "softmax"))
+        return nn_causal_softmax_attention(params);
+    if (!strcmp(options->common.attention, "lsh"))
+        return nn_causal_lsh_attention(params, (LshConfig){ .rounds = options->rounds });
+    return attention_linear(params, options->common.features, true, FORM_BEST);
 }
 
 static Model model_new(Params *params, const Options *options)
@@ -112,9 +113,7 @@ static Model model_new(Params *params, const Options *options)
         .heads = options->common.heads,
         .head_dim = options->common.head_dim,
         .feed_forward = options->common.feed_forward,
-        .attention = attention_of(options),
-        .lsh_rounds = options->rounds,
-        .features = (Features)choice_index(feature_names, options->common.features),
+        .attention = attention_of(params, options),
         .dropout = options->common.dropout,
     };
     return (Model){

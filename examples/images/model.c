@@ -1,5 +1,6 @@
 #include "examples/images/model.h"
 #include "examples/images/data.h"
+#include "examples/shared/attention.h"
 #include "examples/shared/program.h"
 
 #include <math.h>
@@ -29,22 +30,23 @@ static void set_positions(Embedding *positions, int64_t columns, int64_t channel
     free(start);
 }
 
-/* The fields of the kind of attention. LSH as in the paper: 64 buckets, chunks of 29 positions for
- * MNIST and 37 for CIFAR-10. */
-static void set_attention(TransformerConfig *config, const ImagesOptions *options)
+/* LSH as in the paper: 64 buckets, chunks of 29 positions for MNIST and 37 for CIFAR-10. */
+static const AttentionKind *attention_of(Params *params, const ImagesOptions *options)
 {
     const char *name = options->common.attention;
-    config->attention = ATTENTION_CAUSAL_LINEAR;
-    if (!strcmp(name, "decay"))
-        config->decay = DECAY_LEARNED;
     if (!strcmp(name, "softmax"))
-        config->attention = ATTENTION_CAUSAL_SOFTMAX;
-    if (strncmp(name, "lsh-", 4) != 0)
-        return;
-    config->attention = ATTENTION_CAUSAL_LSH;
-    config->lsh_rounds = name[4] - '0';
-    config->lsh_buckets = 64;
-    config->lsh_chunk = images_channels(options) > 1 ? 37 : 29;
+        return nn_causal_softmax_attention(params);
+    if (!strncmp(name, "lsh-", 4))
+        return nn_causal_lsh_attention(params,
+                                       (LshConfig){ .rounds = name[4] - '0',
+                                                    .chunk = images_channels(options) > 1 ? 37 : 29,
+                                                    .buckets = 64 });
+    const AttentionKind *linear =
+        attention_linear(params, options->common.features, true,
+                         (AttentionForm)choice_index(form_names, options->form));
+    if (!strcmp(name, "decay"))
+        return nn_gated_attention(params, (GatedConfig){ .inner = linear, .decay = DECAY_LEARNED });
+    return linear;
 }
 
 Model model_new(Params *params, const ImagesOptions *options)
@@ -56,11 +58,9 @@ Model model_new(Params *params, const ImagesOptions *options)
         .heads = options->common.heads,
         .head_dim = options->common.head_dim,
         .feed_forward = options->common.feed_forward,
-        .features = (Features)choice_index(feature_names, options->common.features),
-        .form = (AttentionForm)choice_index(form_names, options->form),
+        .attention = attention_of(params, options),
         .dropout = options->common.dropout,
     };
-    set_attention(&config, options);
     const bool sines = images_have_sines(options);
     Model model = { .pixels = pixels };
     model.embedding = nn_embedding(params, "embedding", SYMBOLS, sines ? width / 2 : width);
@@ -328,7 +328,7 @@ void generator_next(Generator *generator)
         return;
     }
     tape_set_random(generator->tape, random);
-    if (generator->model->transformer.layer[0].attention.decay_constant) {
+    if (nn_attention_gates(&generator->model->transformer.layer[0].attention)) {
         draw_pixel(generator); /* a step with gates is not captured */
         tape_reset(generator->tape);
     } else {

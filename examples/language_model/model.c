@@ -33,16 +33,15 @@ Model model_new(Params *params, const LanguageOptions *options, const Vocabulary
         .head_dim = common->head_dim,
         .feed_forward = common->feed_forward,
         .activation = ACTIVATION_GELU,
-        .features = (Features)choice_index(feature_names, common->features),
         .dropout = common->dropout,
         .initial_std = 0.02,
         .pre_norm = true,
     };
-    attention_set(&config, common->attention);
+    const bool rotary = !strcmp(options->positions, "rotary");
+    attention_set(&config, params, common->attention, common->features,
+                  rotary ? common->head_dim : 0);
     Model model = { .context = options->context, .dropout = nn_dropout(common->dropout) };
     model.embedding = nn_embedding_with(params, "embedding", vocabulary->count, width, normal);
-    if (!strcmp(options->positions, "rotary"))
-        config.rotary_dims = common->head_dim;
     if (!strcmp(options->positions, "learned"))
         model.positions = params_add(params, "positions", shape(model.context, width), normal);
     model.transformer = nn_transformer(params, "transformer", config);

@@ -1,13 +1,19 @@
-/* The kinds of causal attention that the language models compare. */
+/* The kinds of attention of the programs, by their names. */
 #ifndef TAPEGRAD_ATTENTION_KINDS_H
 #define TAPEGRAD_ATTENTION_KINDS_H
 
 #include <tapegrad.h>
 
-/* The names, for an option; NULL ends them. */
+/* Linear attention with the feature map of this name. */
+const AttentionKind *attention_linear(Params *params, const char *features, bool causal,
+                                      AttentionForm form);
+
+/* The kinds of causal attention that the language models compare, for an option; NULL ends them. */
 extern const char *const attention_names[];
 
-/* Sets the fields of the config that the named kind of attention needs. */
-void attention_set(TransformerConfig *config, const char *name);
+/* Sets the attention of the config's layers to the named kind. features: of linear attention, with
+ * a decay or without; rotary_dims: 0, or of softmax and linear attention. */
+void attention_set(TransformerConfig *config, Params *params, const char *name,
+                   const char *features, int64_t rotary_dims);
 
 #endif

@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 
 const char *const feature_names[] = {
-    [FEATURES_ELU_PLUS_ONE] = "elu+1",
-    [FEATURES_RELU] = "relu",
-    [FEATURES_SOFTPLUS] = "softplus",
-    [FEATURES_IDENTITY] = "identity",
+    [FEATURE_MAP_ELU_PLUS_ONE] = "elu+1",
+    [FEATURE_MAP_RELU] = "relu",
+    [FEATURE_MAP_SOFTPLUS] = "softplus",
+    [FEATURE_MAP_IDENTITY] = "identity",
     [FEATURES_SQUARED_RELU] = "squared-relu",
     [FEATURES_POLYNOMIAL] = "polynomial",
     [FEATURES_RANDOM] = "random",

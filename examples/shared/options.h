@@ -138,7 +138,7 @@ Device *training_device(const TrainingOptions *options);
 Precision training_precision(const TrainingOptions *options, const Device *device);
 
 /* Choices that several programs share. */
-extern const char *const feature_names[];        /* by Features */
+extern const char *const feature_names[];        /* by FeatureMap, Features */
 extern const char *const precision_names[];      /* by Precision, then auto */
 extern const char *const step_precision_names[]; /* by Precision: of decode steps */
 extern const char *const plot_endings[];         /* of curves: .svg */

@@ -1,4 +1,5 @@
 #include "examples/speech/model.h"
+#include "examples/shared/attention.h"
 #include "examples/shared/program.h"
 
 #include <stdlib.h>
@@ -9,14 +10,15 @@ bool model_is_causal(const SpeechOptions *options)
     return !strcmp(options->causal, "yes");
 }
 
-static AttentionKind attention_of(const SpeechOptions *options)
+static const AttentionKind *attention_of(Params *params, const SpeechOptions *options)
 {
     const bool causal = model_is_causal(options);
     if (!strcmp(options->common.attention, "softmax"))
-        return causal ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_SOFTMAX;
+        return causal ? nn_causal_softmax_attention(params) : nn_softmax_attention(params);
     if (!strcmp(options->common.attention, "lsh"))
-        return causal ? ATTENTION_CAUSAL_LSH : ATTENTION_LSH;
-    return causal ? ATTENTION_CAUSAL_LINEAR : ATTENTION_LINEAR;
+        return (causal ? nn_causal_lsh_attention
+                       : nn_lsh_attention)(params, (LshConfig){ .rounds = options->rounds });
+    return attention_linear(params, options->common.features, causal, FORM_BEST);
 }
 
 static bool is_lstm(const SpeechOptions *options)
@@ -31,41 +33,29 @@ bool model_is_lsh(const SpeechOptions *options)
 
 const char *model_kind(const SpeechOptions *options)
 {
-    static const struct {
-        AttentionKind kind;
-        const char *name;
-    } names[] = {
-        { ATTENTION_CAUSAL_LINEAR, "causal linear attention" },
-        { ATTENTION_LINEAR, "linear attention" },
-        { ATTENTION_CAUSAL_SOFTMAX, "causal softmax attention" },
-        { ATTENTION_SOFTMAX, "softmax attention" },
-        { ATTENTION_CAUSAL_LSH, "causal LSH attention" },
-        { ATTENTION_LSH, "LSH attention" },
-    };
+    const bool causal = model_is_causal(options);
     if (is_lstm(options))
-        return model_is_causal(options) ? "LSTM" : "bidirectional LSTM";
-    int i = 0;
-    while (names[i].kind != attention_of(options))
-        i++;
-    return names[i].name;
+        return causal ? "LSTM" : "bidirectional LSTM";
+    if (!strcmp(options->common.attention, "softmax"))
+        return causal ? "causal softmax attention" : "softmax attention";
+    if (!strcmp(options->common.attention, "lsh"))
+        return causal ? "causal LSH attention" : "LSH attention";
+    return causal ? "causal linear attention" : "linear attention";
 }
 
 /* Pre-norm layers: without warm-up their gradients are well scaled from the first step on. */
 static Transformer transformer_new(Params *params, const SpeechOptions *options)
 {
-    return nn_transformer(
-        params, "transformer",
-        (TransformerConfig){
-            .layers = options->common.layers,
-            .heads = options->common.heads,
-            .head_dim = options->common.head_dim,
-            .feed_forward = options->common.feed_forward,
-            .attention = attention_of(options),
-            .features = (Features)choice_index(feature_names, options->common.features),
-            .lsh_rounds = options->rounds,
-            .dropout = options->common.dropout,
-            .pre_norm = true,
-        });
+    return nn_transformer(params, "transformer",
+                          (TransformerConfig){
+                              .layers = options->common.layers,
+                              .heads = options->common.heads,
+                              .head_dim = options->common.head_dim,
+                              .feed_forward = options->common.feed_forward,
+                              .attention = attention_of(params, options),
+                              .dropout = options->common.dropout,
+                              .pre_norm = true,
+                          });
 }
 
 Model model_new(Params *params, const SpeechOptions *options, int64_t max_positions)

@@ -1,21 +1,18 @@
 /* Attention that continues from a decode state: the recurrent state, or the KV cache. */
 #include "ext/decode/state.h"
 
-static Tensor *cached_state(Tape *tape, const AttentionContext *context, StateSlot slot,
+static Tensor *cached_state(Tape *tape, const AttentionContext *context, int state,
                             StateEffect *effect, const void *operands)
 {
     const AttentionCache *cache = context->own;
-    const LayerState *state = cache->state;
     (void)tape, (void)effect, (void)operands;
-    return (Tensor *)(slot == STATE_ATTENTION ? &state->sums : &state->convolution);
+    return (Tensor *)&cache->state->states[state];
 }
 
-static void save_state(const AttentionContext *context, StateSlot slot, const Tensor *after)
+static void save_state(const AttentionContext *context, int state, const Tensor *after)
 {
     const AttentionCache *cache = context->own;
-    Real *to = slot == STATE_ATTENTION ? cache->sums_after : cache->convolution_after;
-    if (to)
-        device_copy(after->device, to, after->data, tensor_bytes(after));
+    device_copy(after->device, cache->after[state], after->data, tensor_bytes(after));
 }
 
 /* Appends keys and values to the cache. N may exceed max_length when lengths end every sequence
@@ -42,8 +39,7 @@ static void append_to_cache(Tape *tape, Tensor *packed, const AttentionCache *ca
         }
 }
 
-static Tensor *attend_with_cache(Tape *tape, const AttentionContext *context,
-                                 const Attention *attention, Tensor *packed,
+static Tensor *attend_with_cache(Tape *tape, const AttentionContext *context, Tensor *packed,
                                  SoftmaxAttentionOptions options)
 {
     const AttentionCache *cache = context->own;
@@ -51,8 +47,9 @@ static Tensor *attend_with_cache(Tape *tape, const AttentionContext *context,
     if (!cache->lengths)
         return op_causal_softmax_attention(tape, packed, NULL, NULL, options);
     /* Each head of a sequence as a sequence of one head, whose keys the cache has in a row. */
-    const int64_t B = packed->shape.size[0], H = attention->heads, D = attention->head_dim;
-    const Shape rows = shape(B * H, cache->state->keys.shape.size[2], 1, D);
+    const int64_t *size = cache->state->keys.shape.size; /* [B, H, max_length, D] */
+    const int64_t B = size[0], H = size[1], D = size[3];
+    const Shape rows = shape(B * H, size[2], 1, D);
     Tensor *query = op_slice(tape, packed, 2, 0, H); /* [B, 1, H, D] */
     Tensor *out = op_softmax_attention(tape, op_reshape(tape, query, shape(B * H, 1, 1, D)),
                                        op_reshape(tape, (Tensor *)&cache->state->keys, rows),

@@ -45,15 +45,10 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
     }
 }
 
-/* [B, N]: those of x, if a layer has rotary positions. */
+/* [B, N]: those of x */
 static Tensor *positions_of(Tape *tape, const TransformerState *state, const Tensor *x)
 {
-    bool rotary = false;
-    for (int64_t i = 0; i < state->transformer.layers; i++)
-        rotary |= state->transformer.layer[i].attention.rotary_dims > 0;
     const int64_t B = state->B, N = x->shape.size[1];
-    if (!rotary)
-        return NULL;
     if (N == 1)
         return tape_input_i32(tape, state->counts, shape(B, 1));
     Tensor *tensor = tape_tensor_i32(tape, shape(B, N));
@@ -80,11 +75,8 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
         };
     StateTensor list[MAX_STATE_TENSORS];
     const int tensors = state_tensors(state, list);
-    for (int i = 0; i < tensors && list[i].recurrent; i++) {
-        AttentionCache *cache = &caches[list[i].layer];
-        const bool sums = list[i].tensor == &state->layer[list[i].layer].sums;
-        *(sums ? &cache->sums_after : &cache->convolution_after) = after->data + list[i].offset;
-    }
+    for (int i = 0; i < tensors && list[i].recurrent; i++)
+        caches[list[i].layer].after[list[i].state] = after->data + list[i].offset;
     const AttentionOptions options = { .key_lengths = form.lengths,
                                        .positions = positions_of(tape, state, form.x) };
     AttentionContext contexts[NN_MAX_LAYERS];

@@ -16,30 +16,58 @@ void state_check_weights(const char *function, const Transformer *transformer)
 static void check_attention(const Transformer *transformer)
 {
     for (int64_t i = 0; i < transformer->layers; i++) {
-        const Attention *attention = &transformer->layer[i].attention;
-        if (!attention->kind->is_causal)
-            error_raise("nn_transformer_state: the transformer's attention is %s, expected "
-                        "ATTENTION_CAUSAL_LINEAR, ATTENTION_CAUSAL_SOFTMAX or ATTENTION_DELTA_RULE",
-                        attention->kind->name);
-        if (!attention->kind->state_shape && attention->decay_constant)
+        const AttentionKind *kind = transformer->layer[i].attention.kind;
+        if (!kind->states && !kind->has_cache && kind->decays)
             error_raise("nn_transformer_state: layer %lld is softmax attention with a decay, which "
                         "has no KV cache",
                         (long long)i);
+        if (!kind->states && !kind->has_cache)
+            error_raise("nn_transformer_state: the transformer's attention is %s, expected causal "
+                        "linear, causal softmax or the delta rule",
+                        kind->name);
     }
 }
 
-/* Whether a backend's engine computes the layers: all alike, without gates and rotary positions.
- * The one that reads weights in 8 bits also has linear attention's decay. */
+/* What an engine computes of this attention: causal linear or causal softmax attention, with a
+ * decay alone; false: not by an engine. */
+static bool engine_attention(const Attention *attention, EngineAttention *engine)
+{
+    const AttentionKind *kind = attention->kind;
+    *engine = (EngineAttention){ .features = FEATURE_MAP_IDENTITY };
+    const Gates *gates = nn_attention_gates(attention);
+    if (gates) {
+        if (gates->convolution.weight || gates->gate.weight || gates->norm.weight)
+            return false;
+        engine->decay_constant = gates->decay_constant;
+        engine->decay = gates->decay;
+        kind = kind->inner;
+    }
+    const LayerFeatures *map = nn_attention_features(attention);
+    if (map && kind->inner) {
+        engine->features = (int)map->features;
+        engine->projection = map->projection;
+        kind = kind->inner;
+    }
+    const CausalLinearConfig *linear = nn_linear_options(kind);
+    if (linear && engine->features == FEATURE_MAP_IDENTITY)
+        engine->features = (int)linear->features;
+    return linear ? kind->states && !linear->unnormalized : kind->has_cache && !kind->inner;
+}
+
+/* Whether a backend's engine computes the layers: all alike. The one that reads weights in 8 bits
+ * also has linear attention's decay. */
 static bool has_engine(const DecodeKernels *kernels, const Transformer *transformer)
 {
-    const AttentionKind kind = transformer->layer[0].attention.kind;
-    bool alike =
-        kernels->step && (kind == ATTENTION_CAUSAL_LINEAR || kind == ATTENTION_CAUSAL_SOFTMAX);
-    for (int64_t i = 0; i < transformer->layers; i++) {
+    EngineAttention first, engine;
+    bool alike = kernels->step != NULL;
+    engine_attention(&transformer->layer[0].attention, &first);
+    for (int64_t i = 0; i < transformer->layers && alike; i++) {
         const Attention *a = &transformer->layer[i].attention;
-        alike = alike && a->kind == kind && !a->unnormalized &&
-                (!a->decay_constant || kernels->store_weights) && !a->convolution.weight &&
-                !a->gate.weight && !a->rotary_dims;
+        alike = engine_attention(a, &engine) && engine.features == first.features &&
+                (!engine.projection ||
+                 shape_equal(engine.projection->shape, first.projection->shape)) &&
+                a->kind->has_cache == transformer->layer[0].attention.kind->has_cache &&
+                (!engine.decay_constant || kernels->store_weights);
     }
     return alike;
 }
@@ -82,42 +110,52 @@ static Tensor state_tensor(Device *device, TensorType type, Shape shape)
     return (Tensor){ .device = device, .type = type, .shape = shape };
 }
 
+static AttentionState state_of(const Attention *attention, int state, int64_t B)
+{
+    const int64_t D = attention->head_dim;
+    return attention->kind->state(attention->kind, state,
+                                  (AttentionSizes){ B, attention->heads, D, D });
+}
+
 /* A layer's state without memory. */
 static LayerState describe_layer(Device *device, const Attention *attention,
                                  GenerationConfig config)
 {
     const int64_t B = config.sequences, H = attention->heads, D = attention->head_dim;
-    const Tensor *taps = attention->convolution.weight; /* [3 H D, taps] */
-    LayerState layer = { .sums = { 0 } };
-    if (!attention->kind->state_shape) {
+    const AttentionKind *kind = attention->kind;
+    LayerState layer = { .keys = { 0 } };
+    if (kind->has_cache) {
         const bool bf16 = config.precision == PRECISION_BF16; /* sums over positions stay Real */
         layer.keys = state_tensor(device, bf16 ? TENSOR_BF16 : TENSOR_REAL,
                                   shape(B, H, config.max_length, D));
         layer.values = layer.keys;
-        return layer;
     }
-    layer.sums = state_tensor(device, TENSOR_REAL, attention->kind->state_shape(attention, B));
-    if (taps)
-        layer.convolution = state_tensor(device, TENSOR_REAL,
-                                         shape(B, taps->shape.size[1] - 1, taps->shape.size[0]));
+    for (int state = 0; state < kind->states; state++)
+        layer.states[state] =
+            state_tensor(device, TENSOR_REAL, state_of(attention, state, B).shape);
     return layer;
 }
 
 int state_tensors(const TransformerState *state, StateTensor list[MAX_STATE_TENSORS])
 {
-    static const char *const names[] = { "sums", "convolution", "keys", "values" };
     int count = 0;
     int64_t offset = 0;
-    for (int part = 0; part < 4; part++)
+    for (int part = 0; part < MAX_ATTENTION_STATES + 2; part++)
         for (int i = 0; i < state->transformer.layers; i++) {
+            const bool recurrent = part < MAX_ATTENTION_STATES;
             const LayerState *layer = &state->layer[i];
-            const Tensor *const parts[] = { &layer->sums, &layer->convolution, &layer->keys,
-                                            &layer->values };
-            if (!parts[part]->device)
+            const Tensor *tensor = recurrent                      ? &layer->states[part]
+                                   : part == MAX_ATTENTION_STATES ? &layer->keys
+                                                                  : &layer->values;
+            if (!tensor->device)
                 continue;
-            list[count++] =
-                (StateTensor){ (Tensor *)parts[part], names[part], i, part < 2, offset };
-            offset += aligned(tensor_count(parts[part]));
+            const char *name =
+                tensor == &layer->keys ? "keys"
+                : tensor == &layer->values
+                    ? "values"
+                    : state_of(&state->transformer.layer[i].attention, part, state->B).name;
+            list[count++] = (StateTensor){ (Tensor *)tensor, name, i, part, recurrent, offset };
+            offset += aligned(tensor_count(tensor));
         }
     return count;
 }
@@ -134,6 +172,7 @@ static TransformerState describe(Device *device, const Transformer *transformer,
         .B = config.sequences,
         .H = H,
         .D = D,
+        .F = D,
         .width = H * D,
         .inner = transformer->layer[0].ff1.weight->shape.size[0],
         .max_length = config.max_length,
@@ -145,8 +184,10 @@ static TransformerState describe(Device *device, const Transformer *transformer,
     for (int64_t i = 0; i < transformer->layers; i++) {
         state.layer[i] = describe_layer(device, &transformer->layer[i].attention, config);
         state.softmax = state.softmax || state.layer[i].keys.device;
+        engine_attention(&transformer->layer[i].attention, &state.engine[i]);
     }
-    state.F = state.layer[0].sums.shape.size[2];
+    if (attention->kind->states)
+        state.F = state.layer[0].states[0].shape.size[2];
     const int count = state_tensors(&state, list);
     for (int i = 0; i < count; i++) {
         elements = list[i].offset + aligned(tensor_count(list[i].tensor));

@@ -4,22 +4,30 @@
 #define TAPEGRAD_DECODE_STATE_H
 
 #include "ext/decode/decode.h"
+#include "ext/features/features.h"
+#include "ext/gates/gates.h"
 #include "extend.h"
 
-/* A layer's recurrent state, or its KV cache of softmax attention. A tensor that the layer does not
- * have has no device. */
+/* A layer's recurrent states, numbered by its kind of attention, and its KV cache of softmax
+ * attention. A tensor that the layer does not have has no device. */
 typedef struct LayerState {
-    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1]; unnormalized S, [B, H, F, D]; the
-                          * delta rule: S, [B, H, D, D] */
-    Tensor convolution;  /* [B, taps - 1, 3 H D]: the inputs of the positions before */
+    Tensor states[MAX_ATTENTION_STATES]; /* linear: [S, z], [B, H, F, D + 1] */
     Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
 } LayerState;
 
+/* What an engine reads of a layer's attention. */
+typedef struct EngineAttention {
+    int features;             /* a FeatureMap, or Features */
+    const Tensor *projection; /* of FEATURES_RANDOM; otherwise NULL */
+    Tensor *decay_constant;   /* as in Gates; NULL: no decay */
+    Linear decay;
+} EngineAttention;
+
 /* How attention continues from a state. */
 typedef struct AttentionCache {
-    const LayerState *state;              /* recurrent: read; softmax: appended to */
-    Real *sums_after, *convolution_after; /* output: the recurrent state after these positions */
-    const int32_t *counts;                /* softmax, on the host: positions before these, [B] */
+    const LayerState *state;           /* recurrent: read; softmax: appended to */
+    Real *after[MAX_ATTENTION_STATES]; /* output: the recurrent states after these positions */
+    const int32_t *counts;             /* softmax, on the host: positions before these, [B] */
     Tensor *lengths; /* softmax: int32 [B H], of each head's keys with one position more: attend to
                       * the cache; NULL: to x alone */
 } AttentionCache;
@@ -36,8 +44,9 @@ struct TransformerState {
     Tensor data;                     /* Real or bf16: the states of all layers, see state_tensors */
     int64_t recurrent;               /* elements of data before the first KV cache */
     LayerState layer[NN_MAX_LAYERS]; /* in data */
-    Tensor out, positions;           /* returned by the functions; see set_addresses */
-    int32_t *device_counts;          /* [B], in memory: positions processed per sequence */
+    EngineAttention engine[NN_MAX_LAYERS]; /* if an engine computes the steps */
+    Tensor out, positions;                 /* returned by the functions; see set_addresses */
+    int32_t *device_counts;                /* [B], in memory: positions processed per sequence */
     int32_t *counts; /* host [B], a copy of device_counts; buffers for state_write_counts, [B], and
                       * for cached_lengths, [B, H] */
     bool recorded;   /* a recorded step changes device_counts: replays may have done so since */
@@ -47,11 +56,11 @@ struct TransformerState {
 
 /* The tensors of all layers in the order in which data holds them, recurrent states first; returns
  * their number. */
-enum { MAX_STATE_TENSORS = 2 * NN_MAX_LAYERS };
+enum { MAX_STATE_TENSORS = (MAX_ATTENTION_STATES + 2) * NN_MAX_LAYERS };
 typedef struct StateTensor {
     Tensor *tensor;
     const char *name;
-    int layer;
+    int layer, state; /* which of the layer's recurrent states */
     bool recurrent;
     int64_t offset; /* in data, in elements */
 } StateTensor;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
+enum { MAX_ENTRIES = MAX_STATE_TENSORS + 2, ENTRY_NAME_BYTES = 32 };
 
 /* A state on the host: the source of a save, the destination of a load. */
 typedef struct HostState {

@@ -32,10 +32,15 @@ typedef struct DeltaRuleOptions {
 Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
                       DeltaRuleOptions options, Tensor **final_state);
 
+/* A field left 0 means its default, the first value in its comment. */
+typedef struct DeltaRuleConfig {
+    double max_beta; /* 1; in (0, 2] */
+} DeltaRuleConfig;
+
 /* op_delta_rule of queries and keys of length 1, queries / sqrt D; beta = max_beta sigmoid(x Wb^T +
- * bb) */
-#define ATTENTION_DELTA_RULE (&nn_delta_rule_attention)
-extern const struct AttentionFunctions nn_delta_rule_attention;
+ * bb), with the weights beta.weight and beta.bias. Nothing bounds its results: wrap it in
+ * nn_gated_attention, which adds a norm per head. */
+const AttentionKind *nn_delta_rule_attention(Params *params, DeltaRuleConfig config);
 
 #ifdef __cplusplus
 }

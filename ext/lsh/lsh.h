@@ -31,10 +31,16 @@ Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
 /* The same over j != i, without a causal mask. */
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options);
 
-/* op_causal_lsh_attention, op_lsh_attention: queries are keys; they share a weight */
-#define ATTENTION_CAUSAL_LSH (&nn_causal_lsh_attention)
-#define ATTENTION_LSH (&nn_lsh_attention)
-extern const struct AttentionFunctions nn_causal_lsh_attention, nn_lsh_attention;
+/* A field left 0 means its default, the first value in its comment. */
+typedef struct LshConfig {
+    int64_t rounds;  /* 1: hash rounds */
+    int64_t chunk;   /* 32: positions per chunk */
+    int64_t buckets; /* 2 per chunk of the sequence; even, or 1: no hashing */
+} LshConfig;
+
+/* op_causal_lsh_attention, op_lsh_attention: queries are keys; they share a weight. */
+const AttentionKind *nn_causal_lsh_attention(Params *params, LshConfig config);
+const AttentionKind *nn_lsh_attention(Params *params, LshConfig config);
 
 #ifdef __cplusplus
 }

@@ -121,6 +121,4 @@ const Kernels cpu_bf16_kernels = {
     .polynomial_features_backward = polynomial_features_backward_bf16,
     .random_features_forward = random_features_forward_bf16,
     .random_features_backward = random_features_backward_bf16,
-    /* attention: rotary positions */
-    .rotary = rotary_bf16,
 };

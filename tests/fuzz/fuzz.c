@@ -130,12 +130,9 @@ static void make_model(void)
     Device *device = device_open("cpu");
     params = params_new(device, 1);
     embedding = nn_embedding(params, "embedding", 3, 4);
-    transformer = nn_transformer(params, "transformer",
-                                 (TransformerConfig){ .layers = 1,
-                                                      .heads = 2,
-                                                      .head_dim = 2,
-                                                      .feed_forward = 5,
-                                                      .attention = ATTENTION_CAUSAL_LINEAR });
+    transformer = nn_transformer(
+        params, "transformer",
+        (TransformerConfig){ .layers = 1, .heads = 2, .head_dim = 2, .feed_forward = 5 });
     optimizer = optim_radam(params, optim_adam_config(1e-3));
     tape = tape_new(device);
     const int32_t tokens[] = { 0, 2, 1 };

@@ -91,7 +91,7 @@ static void multiply_vector(Real *out, const Real *x, WeightType type, const Rea
     step_product(&p, NULL, 0, n);
 }
 
-/* Keys: as op_random_features. Queries: softmax, as in nn/attention.c. */
+/* Keys: as op_random_features. Queries: softmax, as in ext/features/. */
 static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
                        int64_t D)
 {
@@ -102,14 +102,13 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
         out[f] *= scale;
 }
 
-/* out [F] = phi(x [D]), as in nn/attention.c; out is aligned and padded to whole cache lines.
+/* out [F] = phi(x [D]), as in ext/features/; out is aligned and padded to whole cache lines.
  * buffer [D] */
-static void map_head(const Attention *attention, Real *out, const Real *x, bool query, int64_t F,
-                     Real *buffer)
+static void map_head(const EngineAttention *attention, Real *out, const Real *x, bool query,
+                     int64_t F, int64_t D, Real *buffer)
 {
-    const int64_t D = attention->head_dim;
-    const Features features = attention->features;
-    if (features <= FEATURES_IDENTITY) {
+    const int features = attention->features;
+    if (features <= FEATURE_MAP_IDENTITY) {
         const Rows row = { TENSOR_REAL, x, D, 1, D };
         pack_mapped((FeatureMap)features, out, &row, round_up(D, LANES));
         return;
@@ -129,8 +128,8 @@ static void map_head(const Attention *attention, Real *out, const Real *x, bool 
 /* ------------------------------------------------------------------------------------ attention */
 
 /* e^l of a head, of whose layer x [width] is the input: l = -log(1 + e^z), z = w.x + b + constant,
- * or the constant alone, or 0: gates_of in nn/attention.c */
-static Real decay_of(const Attention *attention, const Real *x, int64_t head, int64_t width)
+ * or the constant alone, or 0: log_decay_of in ext/gates/ */
+static Real decay_of(const EngineAttention *attention, const Real *x, int64_t head, int64_t width)
 {
     const Linear *linear = &attention->decay;
     if (!attention->decay_constant)
@@ -177,12 +176,12 @@ static void attend_linear_head(const Team *team, int64_t layer, Real *out, const
     const TransformerState *state = team->state;
     const int64_t F = state->F, D = state->D;
     Real *a = team->work, *b = a + lines(F), *v = b + lines(F), *y = v + lines(D + 1);
-    const Attention *attention = &state->transformer.layer[layer].attention;
-    map_head(attention, a, q, true, F, v);
-    map_head(attention, b, q + state->width, false, F, v);
+    const EngineAttention *attention = &state->engine[layer];
+    map_head(attention, a, q, true, F, D, v);
+    map_head(attention, b, q + state->width, false, F, D, v);
     memcpy(v, q + 2 * state->width, (size_t)D * sizeof *v);
     v[D] = 1; /* S's last column is z, and y's last element z.a */
-    advance(y, state->layer[layer].sums.data + head * F * (D + 1),
+    advance(y, state->layer[layer].states[0].data + head * F * (D + 1),
             decay_of(attention, x, head % state->H, state->width), a, b, v, F, D + 1);
     for (int64_t d = 0; d < D; d++)
         out[d] = y[d] / (y[D] + (Real)ATTENTION_EPS);

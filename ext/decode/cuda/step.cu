@@ -60,8 +60,7 @@ static StepAttention attention_of_sizes(const TransformerState *state)
     a.D = (int)state->D;
     a.F = (int)state->F;
     a.max_length = (int)state->max_length;
-    a.features =
-        state->softmax ? FEATURES_IDENTITY : state->transformer.layer[0].attention.features;
+    a.features = state->engine[0].features;
     a.scale = (Real)(state->softmax ? 1 / sqrt(D) : pow(D, -0.25));
     a.eps = (Real)ATTENTION_EPS;
     a.counts = state->device_counts;
@@ -116,9 +115,9 @@ static bool state_in_packs(const TransformerState *state, const StepAttention &a
 static StepAttention attention_of(const TransformerState *state, const Workspace &w, int64_t i)
 {
     StepAttention a = w.attention;
-    const Tensor *const projection = state->transformer.layer[i].attention.projection;
+    const Tensor *const projection = state->engine[i].projection;
     a.projection = projection ? projection->data : NULL;
-    a.sums = state->layer[i].sums.data;
+    a.sums = state->layer[i].states[0].data;
     a.keys = state->layer[i].keys.data;
     a.values = state->layer[i].values.data;
     return a;

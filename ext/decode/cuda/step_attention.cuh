@@ -68,7 +68,7 @@ __device__ static inline void load_tiles(Reals<W> (&elements)[TILES], const Real
 /* --------------------------------------------------------------------------------------- a head */
 struct StepAttention {
     int H, D, F, max_length;
-    Features features;
+    int features;               /* as in EngineAttention */
     Real scale, eps;            /* of queries and keys, or of scores; added to den */
     const Real *projection;     /* [F, D] or NULL */
     Real *sums, *keys, *values; /* the layer's state: linear, softmax */
@@ -88,7 +88,7 @@ struct HeadMemory {
 };
 
 /* Whether phi is elementwise; otherwise each feature depends on all elements. */
-__host__ __device__ static inline bool maps_elementwise(Features features)
+__host__ __device__ static inline bool maps_elementwise(int features)
 {
     return features <= FEATURES_SQUARED_RELU;
 }

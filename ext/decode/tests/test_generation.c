@@ -61,7 +61,7 @@ static void shift_biases(int64_t layers)
     }
 }
 
-static void begin(TransformerConfig config)
+static void begin(TestConfig config)
 {
     device = test_device();
     tape = tape_new(device);
@@ -73,7 +73,7 @@ static void begin(TransformerConfig config)
     config.head_dim = config.head_dim ? config.head_dim : 5;
     config.feed_forward = config.feed_forward ? config.feed_forward : 37;
     width = config.heads * config.head_dim;
-    transformer = nn_transformer(params, "", config);
+    transformer = nn_transformer(params, "", test_config(params, config));
     shift_biases(config.layers);
 }
 
@@ -111,30 +111,31 @@ static int stored_on(const Device *on)
     return has_cpu_engine(on) ? STORED : 1;
 }
 
-static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
+static const TestConfig linear = { 0 }, softmax = { .attention = KIND_CAUSAL_SOFTMAX };
 /* Without gates; with a decay, by the CPU's engine, elsewhere by operations; then, always by
  * operations, with other gates and with layers that differ. */
-static const TransformerConfig kinds[] = {
+static const TestConfig kinds[] = {
     { 0 },
-    { .attention = ATTENTION_CAUSAL_SOFTMAX },
+    { .attention = KIND_CAUSAL_SOFTMAX },
     { .decay = DECAY_LEARNED, .pre_norm = true },
     { .decay = DECAY_CONSTANT, .features = FEATURES_POLYNOMIAL },
     { .decay = DECAY_CONSTANT,
       .unnormalized = true,
-      .features = FEATURES_IDENTITY,
+      .features = FEATURE_MAP_IDENTITY,
       .output_gate = true },
     { .features = FEATURES_POLYNOMIAL, .decay = DECAY_LEARNED, .convolution = 2 },
-    { .attention = ATTENTION_DELTA_RULE, .max_beta = 2 },
-    { .attention = ATTENTION_CAUSAL_SOFTMAX, .rotary_dims = 4 },
+    { .attention = KIND_DELTA_RULE, .max_beta = 2 },
+    { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 4 },
     { .rotary_dims = 2, .rotary_base = 100, .pre_norm = true },
+    { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 2, .convolution = 3, .output_gate = true },
     { .layers = 3,
-      .attention = ATTENTION_DELTA_RULE,
+      .attention = KIND_DELTA_RULE,
       .decay = DECAY_LEARNED,
       .convolution = 4,
       .output_gate = true,
       .pre_norm = true,
       .rotary_dims = 2,
-      .layer_attention = { [1] = ATTENTION_CAUSAL_SOFTMAX } },
+      .softmax_layer = 1 },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -159,7 +160,7 @@ typedef struct Setup {
     TransformerState *state;
 } Setup;
 
-static Setup begin_with(TransformerConfig config, int64_t B, int64_t max_length)
+static Setup begin_with(TestConfig config, int64_t B, int64_t max_length)
 {
     begin(config);
     const Sequences s = sequences_new(B, LENGTH);
@@ -236,7 +237,7 @@ static void assert_positions(const TransformerState *state, const int32_t *expec
 }
 
 /* ------------------------------------------------------------------------------- every position */
-static void check_positions(TransformerConfig config, int64_t B)
+static void check_positions(TestConfig config, int64_t B)
 {
     if (B == MANY)
         test_set_threads(2);
@@ -260,25 +261,25 @@ TEST(with_gates_and_with_layers_that_differ)
 
 TEST(with_every_feature_map)
 {
-    for (Features features = 0; features <= FEATURES_RANDOM; features++) {
-        check_positions((TransformerConfig){ .features = features }, 2);
-        check_positions((TransformerConfig){ .features = features, .head_dim = 17, .heads = 2 }, 3);
+    for (int features = 0; features <= FEATURES_RANDOM; features++) {
+        check_positions((TestConfig){ .features = features }, 2);
+        check_positions((TestConfig){ .features = features, .head_dim = 17, .heads = 2 }, 3);
     }
-    check_positions((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 7 }, 2);
+    check_positions((TestConfig){ .features = FEATURES_RANDOM, .projections = 7 }, 2);
 }
 
 TEST(with_every_arrangement_of_a_layer)
 {
     for (int bits = 0; bits < 24; bits++)
-        check_positions((TransformerConfig){ .attention = bits & 1 ? ATTENTION_CAUSAL_SOFTMAX
-                                                                   : ATTENTION_CAUSAL_LINEAR,
-                                             .pre_norm = bits & 2,
-                                             .activation = (Activation)(bits / 8),
-                                             .no_final_norm = bits & 4 },
-                        3);
+        check_positions(
+            (TestConfig){ .attention = bits & 1 ? KIND_CAUSAL_SOFTMAX : KIND_CAUSAL_LINEAR,
+                          .pre_norm = bits & 2,
+                          .activation = (Activation)(bits / 8),
+                          .no_final_norm = bits & 4 },
+            3);
 }
 
-static void check_heads(TransformerConfig config, int64_t heads, int64_t head_dim, int64_t B)
+static void check_heads(TestConfig config, int64_t heads, int64_t head_dim, int64_t B)
 {
     config.heads = heads;
     config.head_dim = head_dim;
@@ -297,9 +298,9 @@ TEST(with_ragged_and_with_whole_sizes)
  * threads, and heads with about the same number. */
 TEST(with_heads_whose_state_exceeds_shared_memory)
 {
-    const TransformerConfig polynomial = { .layers = 1, .features = FEATURES_POLYNOMIAL };
-    const TransformerConfig with_relu = { .layers = 1, .features = FEATURES_RELU };
-    const TransformerConfig one_softmax = { .layers = 1, .attention = ATTENTION_CAUSAL_SOFTMAX };
+    const TestConfig polynomial = { .layers = 1, .features = FEATURES_POLYNOMIAL };
+    const TestConfig with_relu = { .layers = 1, .features = FEATURE_MAP_RELU };
+    const TestConfig one_softmax = { .layers = 1, .attention = KIND_CAUSAL_SOFTMAX };
     check_heads(polynomial, 1, 64, 1);
     check_heads(polynomial, 1, 64, 9);
     check_heads(with_relu, 1, 256, 9);
@@ -311,16 +312,16 @@ TEST(with_heads_whose_state_exceeds_shared_memory)
 /* On CUDA, linear attention of more than 8 sequences has kernels for the head sizes 32 and 64. */
 TEST(with_heads_of_32_and_64)
 {
-    for (Features features = 0; features <= FEATURES_SQUARED_RELU; features++)
+    for (int features = 0; features <= FEATURES_SQUARED_RELU; features++)
         for (int64_t size = 32; size <= 64; size += 32)
-            check_heads((TransformerConfig){ .layers = 1, .features = features }, 3, size, 9);
+            check_heads((TestConfig){ .layers = 1, .features = features }, 3, size, 9);
 }
 
 /* On CUDA, each block processes several heads in turn. */
 TEST(with_more_heads_than_blocks)
 {
-    check_heads((TransformerConfig){ .layers = 1 }, 1, 8, 4100);
-    check_heads((TransformerConfig){ .layers = 1 }, 1, 32, 4100);
+    check_heads((TestConfig){ .layers = 1 }, 1, 8, 4100);
+    check_heads((TestConfig){ .layers = 1 }, 1, 32, 4100);
 }
 
 /* Only large batches use tf32 products; those of small batches stay in float32. */
@@ -369,13 +370,13 @@ static void round_weights(bool int8)
 }
 
 /* Whether keys and values are rounded to bf16. */
-static bool stored_in_bf16(TransformerConfig config, GenerationConfig generation)
+static bool stored_in_bf16(TestConfig config, GenerationConfig generation)
 {
-    return config.attention == ATTENTION_CAUSAL_SOFTMAX && generation.precision == PRECISION_BF16;
+    return config.attention == KIND_CAUSAL_SOFTMAX && generation.precision == PRECISION_BF16;
 }
 
 /* Against the parallel form with rounded weights. */
-static void check_weights(TransformerConfig config, GenerationConfig generation)
+static void check_weights(TestConfig config, GenerationConfig generation)
 {
     begin(config);
     generation.max_length = LENGTH;
@@ -396,7 +397,7 @@ TEST(with_weights_in_bf16_or_in_8_bits)
 {
     static const int64_t batches[] = { 1, 3, 8, 40 };
     for (int i = 0; i < 24 && has_cpu_engine(test_device()); i++) {
-        TransformerConfig config = kinds[i % 3];
+        TestConfig config = kinds[i % 3];
         config.heads = 3;
         config.head_dim = i / 12 ? 44 : 5; /* rows of 132 elements, or less than a vector */
         config.feed_forward = 270;
@@ -445,7 +446,7 @@ static const Real *first_alone(Sequences s, int64_t B)
 TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 {
     for (int j = 0; j < 3 * stored_on(test_device()); j++) {
-        TransformerConfig config = kinds[j % 3];
+        TestConfig config = kinds[j % 3];
         stored = all_stored[j / 3];
         config.heads = 8;
         config.head_dim = 13;
@@ -517,8 +518,8 @@ TEST(steps_continue_from_a_prompt_of_every_length)
 
 TEST(a_prompt_suits_every_feature_map)
 {
-    for (Features features = 0; features <= FEATURES_RANDOM; features++) {
-        const TransformerConfig config = { .features = features, .pre_norm = features & 1 };
+    for (int features = 0; features <= FEATURES_RANDOM; features++) {
+        const TestConfig config = { .features = features, .pre_norm = features & 1 };
         const Setup u = begin_with(config, 2, LENGTH);
         prefill(u.state, u.s, 0, 3);
         step_through(u.state, u.s, 3, LENGTH);
@@ -737,7 +738,7 @@ TEST(a_file_that_does_not_fit_changes_nothing)
 TEST(another_transformers_file_is_refused)
 {
     const struct {
-        TransformerConfig config;
+        TestConfig config;
         const char *sentence;
     } others[] = {
         { softmax, "layers.0.sums" },
@@ -755,7 +756,7 @@ TEST(another_transformers_file_is_refused)
 }
 
 /* --------------------------------------------------------------------------------------- memory */
-static void check_memory(TransformerConfig config, int calls, int64_t B)
+static void check_memory(TestConfig config, int calls, int64_t B)
 {
     begin(config);
     if (B == MANY)
@@ -973,7 +974,7 @@ static void replay_too_often(Replayed *replayed, int64_t B)
         ck_assert(isnan(out[i]));
 }
 
-static void check_replays(TransformerConfig config, int64_t B)
+static void check_replays(TestConfig config, int64_t B)
 {
     const Setup u = begin_with(config, B, LENGTH);
     Replayed replayed = { .state = u.state, .x = tape_persistent(tape, shape(B, width)) };
@@ -1000,7 +1001,7 @@ TEST(a_step_may_be_replayed)
     check_replays(linear, 2);
     check_replays(softmax, 2);
     check_replays(softmax, 9);
-    check_replays((TransformerConfig){ .heads = 2, .head_dim = 32 }, 9);
+    check_replays((TestConfig){ .heads = 2, .head_dim = 32 }, 9);
 }
 
 TEST(resets_and_copies_may_be_replayed)
@@ -1044,27 +1045,24 @@ TEST(positions_are_indices_in_a_replayed_step)
 TEST(states_are_of_causal_linear_or_softmax_attention)
 {
     static const struct {
-        AttentionKind kind;
+        TestKind kind;
         const char *sentence;
     } cases[] = {
-#define REFUSED(kind)                                                                              \
-    { kind,                                                                                        \
-      "nn_transformer_state: the transformer's attention is " #kind                                \
-      ", expected ATTENTION_CAUSAL_LINEAR, ATTENTION_CAUSAL_SOFTMAX or ATTENTION_DELTA_RULE" }
-        REFUSED(ATTENTION_LINEAR),
-        REFUSED(ATTENTION_SOFTMAX),
-        REFUSED(ATTENTION_CAUSAL_LSH),
-        REFUSED(ATTENTION_LSH),
+#define REFUSED(kind, name)                                                                        \
+    { kind, "nn_transformer_state: the transformer's attention is " name                           \
+            ", expected causal linear, causal softmax or the delta rule" }
+        REFUSED(KIND_LINEAR, "linear"),
+        REFUSED(KIND_SOFTMAX, "softmax"),
+        REFUSED(KIND_CAUSAL_LSH, "causal LSH"),
+        REFUSED(KIND_LSH, "LSH"),
     };
     for (int i = 0; i < 4; i++) {
-        begin((TransformerConfig){ .attention = cases[i].kind });
+        begin((TestConfig){ .attention = cases[i].kind });
         assert_raises(cases[i].sentence, new_state(1, LENGTH));
         end();
     }
-    TransformerConfig config = { .softmax_decay = DECAY_CONSTANT };
-    config.layer_attention[1] = ATTENTION_CAUSAL_SOFTMAX;
-    begin(config);
-    assert_raises(STATE "layer 1 is softmax attention with a decay, which has no KV cache",
+    begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_CONSTANT });
+    assert_raises(STATE "layer 0 is softmax attention with a decay, which has no KV cache",
                   new_state(1, LENGTH));
     transformer.layers = 0;
     assert_raises(STATE "the transformer has no layers; see nn_transformer", new_state(1, LENGTH));
@@ -1088,7 +1086,7 @@ TEST(gates_decode_in_float32)
 {
     if (!has_cpu_engine(test_device()))
         return;
-    begin((TransformerConfig){ .attention = ATTENTION_DELTA_RULE });
+    begin((TestConfig){ .attention = KIND_DELTA_RULE });
     for (int i = 1; i < STORED; i++) {
         stored = all_stored[i];
         assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ, have "
@@ -1234,7 +1232,7 @@ TEST(copies_and_resets_must_fit)
     assert_raises(COPY "sequence 0 has 2 positions, max_length of the destination is 1",
                   nn_transformer_state_copy(shorter, 0, state, 0));
     Params *others = params_new(device, 1);
-    transformer = nn_transformer(others, "", linear);
+    transformer = nn_transformer(others, "", test_config(others, linear));
     TransformerState *other = new_state(1, 3);
     assert_raises(COPY "the states belong to different transformers",
                   nn_transformer_state_copy(state, 0, other, 0));

@@ -1,4 +1,4 @@
-#include "ops/kernels.h"
+#include "ext/rotary/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
 __global__ void rotary_cos_sin(Real *cos_sin, const int32_t *positions, double base, int64_t P,
@@ -31,16 +31,22 @@ __global__ void rotate(T *out, bool accumulate, const T *x, const Real *cos_sin,
     }
 }
 
-extern "C" void rotary_cos_sin_cuda(Real *cos_sin, const int32_t *positions, double base, int64_t P,
-                                    int64_t pairs)
+static void rotary_cos_sin_cuda(Real *cos_sin, const int32_t *positions, double base, int64_t P,
+                                int64_t pairs)
 {
     LAUNCH(rotary_cos_sin, blocks_for(P * pairs), THREADS, 0, cos_sin, positions, base, P, pairs);
 }
 
-extern "C" void rotary_cuda(TensorType type, Gradient out, const Real *x, const Real *cos_sin,
-                            Rotary r)
+static void rotary_rotate_cuda(TensorType type, Gradient out, const Real *x, const Real *cos_sin,
+                               Rotary r)
 {
     BY_STORAGE(type, T,
                LAUNCH(rotate<T>, blocks_for(r.R * r.H * r.D), THREADS, 0, (T *)out.data,
                       out.accumulate, (const T *)x, cos_sin, r));
 }
+
+template <TensorType type>
+static constexpr RotaryKernels rotary_table = { rotary_cos_sin_cuda,
+                                                call<rotary_rotate_cuda, type> };
+const RotaryKernels rotary_cuda = rotary_table<TENSOR_REAL>;
+const RotaryKernels rotary_cuda_bf16 = rotary_table<TENSOR_BF16>;

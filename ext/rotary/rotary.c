@@ -6,12 +6,11 @@
  * Backward: a rotation's transpose is the rotation by -t, so dx <- dout, rotated by -t.
  * Angles, cosines and sines are computed in double: near position 10^6 a float's angle is off by
  * 0.03. Saved for the backward pass: cosines and sines, dims values per position. */
-#include "ops/attention/rotary.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/rotary/rotary.h"
+#include "ext/rotary/kernels.h"
 
-void rotary_cos_sin_plain(Real *cos_sin, const int32_t *positions, double base, int64_t P,
-                          int64_t pairs)
+static void rotary_cos_sin_plain(Real *cos_sin, const int32_t *positions, double base, int64_t P,
+                                 int64_t pairs)
 {
     EACH_ROW(row, P, 40 * pairs)
         for (int64_t i = 0; i < pairs; i++) {
@@ -36,7 +35,7 @@ ALWAYS_INLINE void rotate_pairs(Gradient out, const Real *x, const Real *cos_sin
     }
 }
 
-void rotary_plain(Gradient out, const Real *x, const Real *cos_sin, Rotary r)
+static void rotary_rotate_plain(Gradient out, const Real *x, const Real *cos_sin, Rotary r)
 {
     EACH_ROW(row, r.R * r.H, 2 * r.D) {
         const int64_t pairs = row % r.H < r.heads ? r.pairs : 0;
@@ -52,13 +51,15 @@ void rotary_plain(Gradient out, const Real *x, const Real *cos_sin, Rotary r)
     }
 }
 
+const RotaryKernels rotary_plain = { rotary_cos_sin_plain, rotary_rotate_plain };
+
 static void rotary_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Rotary r = *(const Rotary *)node->attributes;
     r.inverse = true;
-    kernels_of(x)->rotary(tape_contribution(node, x), tape_upstream(node, 0), node->saved[0]->data,
-                          r);
+    rotary_kernels(x)->rotate(tape_contribution(node, x), tape_upstream(node, 0),
+                              node->saved[0]->data, r);
 }
 
 static Rotary rotary_of(Tape *tape, Tensor *x, const RotaryOptions *o)
@@ -96,12 +97,12 @@ static Rotary rotary_of(Tape *tape, Tensor *x, const RotaryOptions *o)
 Tensor *op_rotary(Tape *tape, Tensor *x, RotaryOptions options)
 {
     const Rotary r = rotary_of(tape, x, &options);
+    const RotaryKernels *kernels = rotary_kernels(x);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *cos_sin = tape_tensor(tape, shape(r.P, 2 * r.pairs));
-    kernels_on(x->device, TENSOR_REAL)
-        ->rotary_cos_sin(cos_sin->data, options.positions ? options.positions->integers : NULL,
-                         options.base > 0 ? options.base : 10000, r.P, r.pairs);
-    kernels_of(x)->rotary((Gradient){ out->data, false }, x->data, cos_sin->data, r);
+    kernels->cos_sin(cos_sin->data, options.positions ? options.positions->integers : NULL,
+                     options.base > 0 ? options.base : 10000, r.P, r.pairs);
+    kernels->rotate((Gradient){ out->data, false }, x->data, cos_sin->data, r);
     tape_record(tape, (Node){ "op_rotary", rotary_backward, .inputs = { x, options.positions },
                               .outputs = { out }, .saved = { cos_sin },
                               .attributes = tape_save(tape, &r, sizeof r) });

@@ -1,0 +1,53 @@
+/* Feature maps of linear attention that its operations do not contain. */
+#ifndef TAPEGRAD_FEATURES_H
+#define TAPEGRAD_FEATURES_H
+
+#include "nn/nn.h"
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* They continue FeatureMap. */
+typedef enum {
+    FEATURES_SQUARED_RELU = FEATURE_MAP_IDENTITY + 1, /* op_squared_relu */
+    FEATURES_POLYNOMIAL, /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
+    FEATURES_RANDOM,     /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation; for
+                          * keys of |k|^2 up to about 20 sqrt D (docs/attention.md) */
+} Features;
+
+/* A field left 0 means its default, the first value in its comment; but features has none. */
+typedef struct FeatureConfig {
+    const AttentionKind *inner; /* NULL: causal linear; or linear or causal linear attention with
+                                 * FEATURE_MAP_IDENTITY */
+    Features features;
+    int64_t projections; /* 2 * head_dim: the number of features of FEATURES_RANDOM */
+} FeatureConfig;
+
+/* The inner kind of the features of queries and keys. The projection of FEATURES_RANDOM is a
+ * constant, not a weight: its orthogonal rows are drawn from the seed and the layer's name, and
+ * files hold it with the weights (name.projection); if an earlier file lacks it, the drawn one
+ * stays. */
+const AttentionKind *nn_feature_attention(Params *params, FeatureConfig config);
+
+/* What maps the queries and keys of a layer. */
+typedef struct LayerFeatures {
+    Features features;
+    Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
+} LayerFeatures;
+
+/* Also inside of other kinds; NULL: the layer has no such kind. */
+const LayerFeatures *nn_attention_features(const Attention *attention);
+
+/* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing for other
+ * kinds. Call it between replayed steps, not inside one. */
+void nn_attention_redraw(const Attention *attention, Random *random);
+/* The same for every layer. */
+void nn_transformer_redraw(const Transformer *transformer, Random *random);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
+#endif
