@@ -234,23 +234,14 @@ static void run_free(Run *run)
     training_free(&run->training);
 }
 
-/* Checks combinations of options. */
-static void check_together(const ImagesOptions *options, const Given *given)
-{
-    static const char *const of_training[] = { "epochs",       "schedule", "evaluate-every",
-                                               "warm-up",      "clip-of",  "evaluate-images",
-                                               "weight-decay", NULL };
-    training_check(&options->common, given, of_training);
-    images_check_attention(options, given);
-    images_check_data(options);
-}
-
 int images_train(int argc, char **argv)
 {
     ImagesOptions options;
     Given given = options_parse(&images_train_command, argc, argv, &options);
     training_check_epochs(&options.common, &given);
-    check_together(&options, &given);
+    training_check(&options.common, &given);
+    images_check_attention(&options, &given);
+    images_check_data(&options);
     Run run;
     run_start(&run, &options, &given);
     int status = options.common.evaluate ? measure(&run) : train(&run);

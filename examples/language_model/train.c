@@ -354,20 +354,12 @@ static void run_free(Run *run)
 /* Checks combinations of options. */
 static void check_together(const LanguageOptions *options, const Given *given)
 {
-    static const char *const of_training[] = {
-        "tokens-per-update", "warm-up",      "last-rate",    "patience", "evaluate-every",
-        "evaluate-tokens",   "sample-every", "weight-decay", "beta2",    NULL
-    };
-    static const char *const of_linear[] = { "features", NULL };
-    static const char *const of_decay[] = { "last-rate", NULL };
-    training_check(&options->common, given, of_training);
     const char *attention = options->common.attention;
-    char what[64];
-    snprintf(what, sizeof what, "--attention %s, which has none", attention);
+    training_check(&options->common, given);
     if (strcmp(attention, "linear") && strcmp(attention, "decay"))
-        options_refuse(given, of_linear, what);
+        options_refuse(given, "features", "--attention %s, which has none", attention);
     if (is_schedule_free(options))
-        options_refuse(given, of_decay, "--optimizer schedule-free, which averages instead");
+        options_refuse(given, "last-rate", "--optimizer schedule-free, which averages instead");
     const int64_t tokens = options->common.batch * options->context;
     if (options->tokens_per_update % tokens)
         fail(BAD_USE,

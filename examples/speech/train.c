@@ -227,8 +227,7 @@ int speech_train(int argc, char **argv)
 {
     SpeechOptions options;
     Given given = options_parse(&speech_train_command, argc, argv, &options);
-    static const char *const none[] = { NULL };
-    training_check(&options.common, &given, none);
+    training_check(&options.common, &given);
     training_check_epochs(&options.common, &given);
     speech_check_model(&options, &given);
     speech_check_data(&options);
