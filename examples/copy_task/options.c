@@ -1,8 +1,6 @@
 #include "examples/copy_task/options.h"
 #include "examples/shared/program.h"
 
-#include <string.h>
-
 static const char *const preset_names[] = { "quick", "paper", NULL };
 static const char *const presets[] = {
     "layers=2 heads=6 head-dim=16 feed-forward=256 batch=16 steps=4000 learning-rate=4e-3 clip=1 "
@@ -19,7 +17,8 @@ static const Option of_the_model[] = {
       .help = "defaults of the other options" },
     { "attention", CHOICE, OF_MODEL, AT(common.attention), .choices = attentions,
       .help = "causal" },
-    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, "1", .help = "hashing rounds of lsh attention" },
+    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, "1",
+      .help = "hashing rounds of lsh attention" },
     { "length", WHOLE, OF_MODEL, AT(length), 8, 65536, .help = "positions per sequence" },
     { "symbols", WHOLE, OF_MODEL, AT(symbols), 1, 65535, .help = "size of the alphabet to copy" },
 };
@@ -48,31 +47,22 @@ const Command copy_task = {
              "section 4.1.1).",
     .tables = { TABLE(of_the_model), TABLE(model_rows), TABLE(of_training), TABLE(training_rows),
                 TABLE(device_rows), TABLE(of_this_run), TABLE(run_rows) },
+    .trainer = &copy_task,
     .program = "copy_task",
     .size = sizeof(Options),
     .presets = presets,
 };
 
-/* Checks combinations of options. */
-static void check_together(const Options *options, const Given *given)
-{
-    const char *attention = options->common.attention;
-    training_check(&options->common, given);
-    if (strcmp(attention, "linear"))
-        options_refuse(given, "features", "--attention %s, which has none", attention);
-    if (strcmp(attention, "lsh"))
-        options_refuse(given, "rounds", "--attention %s, which has none", attention);
-    if (options->common.heads * options->common.head_dim % 2)
-        fail(BAD_USE,
-             "--heads %lld --head-dim %lld: expected an even product, because half of the width "
-             "embeds symbols and half positions",
-             (long long)options->common.heads, (long long)options->common.head_dim);
-}
-
 Options copy_task_options(int argc, char **argv)
 {
     Options options;
-    Given given = options_parse(&copy_task, argc, argv, &options);
-    check_together(&options, &given);
+    const Given given = options_parse(&copy_task, argc, argv, &options);
+    const long long heads = options.common.heads, head_dim = options.common.head_dim;
+    training_check(&options.common, &given);
+    if (heads * head_dim % 2)
+        fail(BAD_USE,
+             "--heads %lld --head-dim %lld: expected an even product, because half of the width "
+             "embeds symbols and half positions",
+             heads, head_dim);
     return options;
 }

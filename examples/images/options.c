@@ -86,8 +86,10 @@ static const Option of_training[] = {
       .help = "an SVG of the bits per dimension, by gnuplot" },
     { "evaluate-every", WHOLE, OF_PROGRESS, AT(evaluate_every), 0, 1e9,
       .help = "evaluate the first test images every N steps (0: never)" },
-    { "evaluate-images", WHOLE, OF_PROGRESS, AT(evaluate_images), 1, 1e9, .help = "how many of them" },
-    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, "10000", .help = "evaluated at the end" },
+    { "evaluate-images", WHOLE, OF_PROGRESS, AT(evaluate_images), 1, 1e9,
+      .help = "how many of them" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, "10000",
+      .help = "evaluated at the end" },
 };
 static const Option data[] = {
     { "data", FOLDER, OF_RUN, AT(data),
@@ -136,6 +138,7 @@ const Command images_train_command = {
     .tables = { TABLE(preset), TABLE(attention), TABLE(model_rows), TABLE(of_the_model),
                 TABLE(of_training), TABLE(training_rows), TABLE(data), TABLE(device_rows),
                 TABLE(run_rows) },
+    .trainer = &images_train_command,
     .program = "images",
     .size = sizeof(ImagesOptions),
     .presets = presets,
@@ -172,13 +175,6 @@ const Command images_benchmark_command = {
                 TABLE(of_the_benchmark), TABLE(of_drawing), TABLE(device_rows) },
     .trainer = &images_train_command,
 };
-
-void images_check_attention(const ImagesOptions *options, const Given *given)
-{
-    if (!strcmp(options->common.attention, "softmax") || !images_have_state(options))
-        options_refuse(given, "features form",
-                       "--attention softmax, lsh-1 and lsh-4, which have none");
-}
 
 bool images_have_state(const ImagesOptions *options)
 {
@@ -232,13 +228,11 @@ const char *images_title(const ImagesOptions *options)
 
 void images_check_data(const ImagesOptions *options)
 {
-    if (options->data)
-        return;
-    if (images_channels(options) > 1)
-        fail(BAD_USE, "expected --data DIR, the directory of CIFAR-10's binary files (Krizhevsky "
-                      "2009): data_batch_1.bin to data_batch_5.bin and test_batch.bin, with or "
-                      "without .gz");
-    fail(BAD_USE, "expected --data DIR, the directory of the MNIST database of handwritten digits "
-                  "(LeCun, Cortes and Burges): train-images-idx3-ubyte and "
-                  "t10k-images-idx3-ubyte, with or without .gz");
+    if (!options->data)
+        fail(BAD_USE, "expected --data DIR, %s, with or without .gz",
+             images_channels(options) > 1
+                 ? "the directory of CIFAR-10's binary files (Krizhevsky 2009): "
+                   "data_batch_1.bin to data_batch_5.bin and test_batch.bin"
+                 : "the directory of the MNIST database of handwritten digits (LeCun, Cortes and "
+                   "Burges): train-images-idx3-ubyte and t10k-images-idx3-ubyte");
 }

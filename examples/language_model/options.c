@@ -67,13 +67,11 @@ static const Option of_training[] = {
     { "sample-every", WHOLE, OF_PROGRESS, AT(sample_every), 0, 1e9,
       .help = "print a sample every N steps (0: never)" },
 };
-static const Option texts[] = {
+static const Option texts[] = { /* two for prepare, three for evaluate */
     { "data", FOLDER, OF_RUN, AT(data),
       .help = "with train.txt and valid.txt, or train.txt.gz and valid.txt.gz" },
     { "train", INPUT, OF_RUN, AT(train), .help = "the text to learn, plain or gzipped" },
     { "valid", INPUT, OF_RUN, AT(valid), .help = "the held-out text, likewise" },
-};
-static const Option vocabulary[] = {
     { "vocabulary", INPUT, OF_RUN, AT(vocabulary),
       .help = "of language_model prepare; a checkpoint has its own" },
 };
@@ -112,7 +110,7 @@ const Command language_prepare_command = {
     .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
              "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016)\n"
              "or its characters.",
-    .tables = { TABLE(of_preparation), { texts, 2 /* not --valid */ } },
+    .tables = { TABLE(of_preparation), { texts, 2 } },
     .trainer = &language_train_command,
 };
 
@@ -121,7 +119,8 @@ const Command language_train_command = {
              "       language_model train --train FILE [--valid FILE | --split X] [OPTION]...\n\n"
              "Trains a transformer to predict every token of a text from the previous ones.",
     .tables = { TABLE(of_the_model), TABLE(model_rows), TABLE(of_training), TABLE(training_rows),
-                TABLE(texts), TABLE(vocabulary), TABLE(device_rows), TABLE(run_rows) },
+                TABLE(texts), TABLE(device_rows), TABLE(run_rows) },
+    .trainer = &language_train_command,
     .program = "language_model",
     .size = sizeof(LanguageOptions),
     .presets = presets,
@@ -132,7 +131,10 @@ const Command language_evaluate_command = {
              "Prints the bits per byte of the held-out text by decode steps, as it is sampled,\n"
              "which measures the loss by bf16 or 8-bit weights. (language_model train --load\n"
              "FILE --evaluate uses the parallel form.)",
-    .tables = { TABLE(checkpoint), TABLE(of_evaluation), TABLE(texts), TABLE(of_steps),
+    .tables = { TABLE(checkpoint),
+                TABLE(of_evaluation),
+                { texts, 3 },
+                TABLE(of_steps),
                 TABLE(device_rows) },
     .trainer = &language_train_command,
 };

@@ -197,7 +197,7 @@ static bool option_read(const Option *option, const char *text, void *options)
     return true;
 }
 
-/* --------------------------------------------------------------------- options of a command, help */
+/* ------------------------------------------------------------------- options of a command, help */
 
 /* The index-th option of a command, or NULL after the last one. */
 static const Option *option_at(const Command *command, int index)
@@ -220,11 +220,6 @@ static int index_of(const Command *command, const char *name)
     return index;
 }
 
-static const Command *trainer_of(const Command *command)
-{
-    return command->trainer ? command->trainer : command;
-}
-
 /* A value that no row sets is zero. */
 static void set_defaults(const Command *command, void *options)
 {
@@ -238,7 +233,7 @@ static void set_defaults(const Command *command, void *options)
 /* The values of a preset, or of the default one if there is none of this name. */
 static void from_preset(const Command *command, const char *name, void *options)
 {
-    const Command *trainer = trainer_of(command);
+    const Command *trainer = command->trainer;
     const Option *preset = option_at(trainer, index_of(trainer, "preset"));
     memset(options, 0, trainer->size);
     set_defaults(trainer, options);
@@ -249,9 +244,11 @@ static void from_preset(const Command *command, const char *name, void *options)
     Text values = { "" };
     add(&values, "%s", trainer->presets[choice_index(preset->choices, chosen.text)]);
     char *rest = values.text;
-    for (char *word; (word = strtok_r(NULL, "= ", &rest));)
-        option_read(option_at(trainer, index_of(trainer, word)), strtok_r(NULL, "= ", &rest),
-                    options);
+    for (char *word; (word = strtok_r(NULL, "= ", &rest));) {
+        const Option *option = option_at(trainer, index_of(trainer, word));
+        if (!option || !option_read(option, strtok_r(NULL, "= ", &rest), options))
+            fail(EXIT_FAILURE, "preset %s: %s: not a value of an option", chosen.text, word);
+    }
 }
 
 /* Prints words in lines of at most 80 characters, behind a column of names. */
@@ -270,7 +267,7 @@ static void print_words(char *text)
 static void add_defaults(Text *text, const Command *command, const Option *option)
 {
     const Option *preset = option_at(command, index_of(command, "preset"));
-    void *options = allocate(1, trainer_of(command)->size);
+    void *options = allocate(1, command->trainer->size);
     from_preset(command, NULL, options);
     const Text standard = option_text(option, options);
     if (*standard.text && (option->scope <= OF_GOAL || strcmp(standard.text, "0"))) {
@@ -401,6 +398,10 @@ void training_check(const TrainingOptions *options, const Given *given)
     for (int i = 0; options->evaluate && (option = option_at(given->command, i)); i++)
         if (option->scope >= OF_TRAINING && option->scope <= OF_PROGRESS)
             options_refuse(given, option->name, "--evaluate, which trains nothing");
+    if (strcmp(options->attention, "linear") && strcmp(options->attention, "decay"))
+        options_refuse(given, "features", "--attention %s, which has none", options->attention);
+    if (strcmp(options->attention, "lsh"))
+        options_refuse(given, "rounds", "--attention %s, which has none", options->attention);
     if (options->evaluate && !options->load)
         fail(BAD_USE, "--evaluate: expected together with --load FILE");
     if (options->save_every && !options->save)
@@ -426,29 +427,29 @@ void training_check_epochs(TrainingOptions *options, const Given *given)
 static Text key_of(const Command *command, const char *name)
 {
     Text key = { "" };
-    add(&key, "%s.%s", trainer_of(command)->program, name);
+    add(&key, "%s.%s", command->program, name);
     return key;
 }
 
 static void from_checkpoint(const Command *command, const char *path, void *options)
 {
+    const Command *trainer = command->trainer;
     TensorFile *file = tensor_file_open(path);
     if (!file)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
-    const char *expects = trainer_of(command)->program;
     const char *program = tensor_file_metadata(file, "program");
-    if (program && strcmp(program, expects))
-        fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it is one of %s", path, expects,
-             program);
-    from_preset(command, tensor_file_metadata(file, key_of(command, "preset").text), options);
+    if (program && strcmp(program, trainer->program))
+        fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it is one of %s", path,
+             trainer->program, program);
+    from_preset(command, tensor_file_metadata(file, key_of(trainer, "preset").text), options);
     const Option *option;
-    for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
+    for (int i = 0; (option = option_at(trainer, i)); i++) {
+        const char *text = tensor_file_metadata(file, key_of(trainer, option->name).text);
         if (option->scope > OF_GOAL)
             continue;
-        const char *text = tensor_file_metadata(file, key_of(command, option->name).text);
         if (!text)
-            fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it has no --%s", path, expects,
-                 option->name);
+            fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it has no --%s", path,
+                 trainer->program, option->name);
         if (!option_read(option, text, options))
             fail(EXIT_FAILURE, "%s: --%s is %s there, expected %s", path, option->name, text,
                  expected(option).text);

@@ -54,9 +54,9 @@ typedef struct Command Command;
 struct Command {
     const char *about;                  /* the first lines of --help */
     const char *argument;               /* what the argument that is no option is; NULL: none */
-    OptionTable tables[OPTIONS_TABLES]; /* at most OPTIONS_MAX options; unused tables are empty */
-    /* The command that writes the checkpoints and has a row for every field that presets set; NULL:
-     * this one, with the following fields. */
+    OptionTable tables[OPTIONS_TABLES]; /* fewer than OPTIONS_MAX options; the rest empty */
+    /* The command that writes the checkpoints, or this one itself, which then has a row for every
+     * field that presets set, and the following fields. */
     const Command *trainer;
     const char *program;        /* its name in checkpoints */
     size_t size;                /* of its struct */
@@ -119,8 +119,9 @@ typedef struct TrainingOptions {
 enum { RUN_LOAD = 4, RUN_PRECISION = 6, RUN_QUIET = 8, RUN_ROWS }; /* in run_rows */
 extern const Option model_rows[5], training_rows[3], run_rows[RUN_ROWS], device_rows[2];
 
-/* Ends the program if options of training are given with --evaluate or --load is not, if
- * --save-every is given without --save, or if files cannot be written. */
+/* Ends the program if options of training are given with --evaluate or --load is not, --features or
+ * --rounds with attention that has none, --save-every without --save, or if files cannot be
+ * written. */
 void training_check(const TrainingOptions *options, const Given *given);
 
 /* Ends the program if both --steps and --epochs are given; sets the steps to 0 if --epochs is,

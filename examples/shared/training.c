@@ -1,6 +1,8 @@
 #include "examples/shared/training.h"
 #include "examples/shared/program.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static Tape *tape_of(Device *device, const TrainingOptions *options, Precision precision)
@@ -136,11 +138,11 @@ static bool save(const Training *training)
     return ok;
 }
 
-Report *training_run(Training *training, ReportConfig config)
+void training_run(Training *training, ReportConfig config)
 {
     const TrainingOptions *options = training->options;
     training->first = training->done + 1;
-    Report *report = report_of(training, config);
+    training->report = report_of(training, config);
     catch_signals();
     const double start = now();
     while (training->done < training->steps && !dist_any(stopped_by) && !training->enough) {
@@ -150,9 +152,9 @@ Report *training_run(Training *training, ReportConfig config)
         Record record = { .step = step };
         bool due = step % options->score_every == 0 || step == training->steps;
         if (training->score(training->context, due, record.values)) {
-            record.values[config.values - 1] = learning_rate;
+            record.values[config.count - 1] = learning_rate;
             record.seconds = now() - start;
-            report_step(report, record);
+            report_step(training->report, record);
         }
         if (options->save_every && step % options->save_every == 0)
             save(training);
@@ -161,9 +163,8 @@ Report *training_run(Training *training, ReportConfig config)
     training->seconds = now() - start;
     if (training->done < training->steps && !training->enough && !stopped_by)
         stopped_by = SIGTERM; /* another rank was stopped */
-    training->failed = !report_end(report);
+    training->failed = !report_end(training->report);
     training->failed |= options->save && !save(training);
-    return report;
 }
 
 void training_mean(double *values, int count, double weight)
@@ -179,9 +180,18 @@ void training_mean(double *values, int count, double weight)
         values[i] = sums[i] / sums[count];
 }
 
-int training_status(const Training *training)
+int training_end(const Training *training, const char *title, const char *format, ...)
 {
     enum { START_AGAIN = 75 }; /* EX_TEMPFAIL: the checkpoint is whole */
     const int stopped = dist_ranks() > 1 ? START_AGAIN : 128 + stopped_by;
-    return training->failed ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
+    char results[128], subtitle[192];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(results, sizeof results, format, arguments);
+    va_end(arguments);
+    snprintf(subtitle, sizeof subtitle, "seed %lld, step %lld: %s",
+             (long long)training->options->seed, (long long)training->done, results);
+    const bool drawn = report_draw(training->report, title, subtitle);
+    report_free(training->report);
+    return training->failed || !drawn ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
 }

@@ -19,7 +19,8 @@ typedef struct Training {
     int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
     bool clip_each;        /* --clip is of each weight's gradient by itself */
     bool enough;           /* set by score: the training ends before its steps are done */
-    bool failed;           /* the final checkpoint, the log or the plot could not be written */
+    bool failed;           /* the final checkpoint or the log could not be written */
+    Report *report;        /* of training_run; training_end frees it */
     /* The program's part of a step, which receives context. */
     void *context;
     void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
@@ -42,14 +43,15 @@ Optimizer *training_muon(Params *params, AdamConfig config);
 void training_load(Training *training);
 
 /* Trains until all steps are done or a signal stops it, and saves. A save that fails is reported;
- * the next one may succeed. Adds the options and the steps to the report's config. The caller
- * prints the results, then draws and frees the report, whose log is closed. */
-Report *training_run(Training *training, ReportConfig config);
+ * the next one may succeed. Adds the options and the steps to the report's config. */
+void training_run(Training *training, ReportConfig config);
+
+/* Draws the picture, when the results are printed: the format and its values say them again in the
+ * subtitle. Returns the program's exit status. */
+__attribute__((format(printf, 3, 4))) int training_end(const Training *training, const char *title,
+                                                       const char *format, ...);
 
 /* values [count <= 7] = their mean over the ranks, of this weight. Collective. */
 void training_mean(double *values, int count, double weight);
-
-/* The program's exit status after a run. */
-int training_status(const Training *training);
 
 #endif

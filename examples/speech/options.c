@@ -33,8 +33,10 @@ static const Option of_the_model[] = {
       .help = "a position depends on no later one, as speech stream needs it" },
     { "attention", CHOICE, OF_MODEL, AT(common.attention), .choices = attentions,
       .help = "of the transformer" },
-    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, "4", .help = "hashing rounds of lsh attention" },
-    { "hidden", WHOLE, OF_MODEL, AT(hidden), 1, 65536, "128", .help = "width of the lstm in a direction" },
+    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, "4",
+      .help = "hashing rounds of lsh attention" },
+    { "hidden", WHOLE, OF_MODEL, AT(hidden), 1, 65536, "128",
+      .help = "width of the lstm in a direction" },
     { "stride", WHOLE, OF_MODEL, AT(stride), 1, 16, .help = "frames of 10 ms per position" },
     { "context", WHOLE, OF_MODEL, AT(context), 0, 32,
       .help = "frames before these that a position reads" },
@@ -63,7 +65,8 @@ static const Option of_strings[] = {
       .help = "the minimum of a string" },
     { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MAX_DIGITS, "10",
       .help = "the maximum of a string" },
-    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, "200", .help = "that the error is measured on" },
+    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, "200",
+      .help = "that the error is measured on" },
 };
 static const Option of_a_model[] = {
     { "load", CHECKPOINT, OF_RUN, AT(common.load), .help = "a checkpoint of speech train" },
@@ -76,26 +79,21 @@ static const Option of_pictures[] = {
 };
 /* clang-format on */
 
-/* Those of run_rows that apply: evaluate is a command here, and steps cannot be replayed. */
-#define SAVING                                                                                     \
-    {                                                                                              \
-        run_rows, RUN_LOAD                                                                         \
-    }
-#define PRECISION                                                                                  \
-    {                                                                                              \
-        run_rows + RUN_PRECISION, 1                                                                \
-    }
-#define QUIET                                                                                      \
-    {                                                                                              \
-        run_rows + RUN_QUIET, 1                                                                    \
-    }
-
 const Command speech_train_command = {
     .about = "usage: speech train --data DIR [OPTION]...\n\n"
              "Trains a model of strings of spoken digits by connectionist temporal\n"
              "classification (Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
-    .tables = { TABLE(of_the_model), TABLE(model_rows), TABLE(of_training), TABLE(training_rows),
-                TABLE(of_strings), TABLE(device_rows), SAVING, PRECISION, QUIET },
+    /* Those of run_rows that apply: evaluate is a command here, and steps cannot be replayed. */
+    .tables = { TABLE(of_the_model),
+                TABLE(model_rows),
+                TABLE(of_training),
+                TABLE(training_rows),
+                TABLE(of_strings),
+                TABLE(device_rows),
+                { run_rows, RUN_LOAD },
+                { run_rows + RUN_PRECISION, 1 },
+                { run_rows + RUN_QUIET, 1 } },
+    .trainer = &speech_train_command,
     .program = "speech",
     .size = sizeof(SpeechOptions),
     .presets = presets,
@@ -133,20 +131,6 @@ const Command speech_features_command = {
     .tables = { TABLE(of_pictures) },
     .trainer = &speech_train_command,
 };
-
-void speech_check_model(const SpeechOptions *options, const Given *given)
-{
-    const char *attention = options->common.attention;
-    if (!strcmp(options->model, "lstm"))
-        options_refuse(given, "attention features rounds heads head-dim feed-forward",
-                       "--model lstm, which has none");
-    else
-        options_refuse(given, "hidden", "--model transformer, which has none");
-    if (strcmp(attention, "linear"))
-        options_refuse(given, "features", "--attention %s, which has none", attention);
-    if (strcmp(attention, "lsh"))
-        options_refuse(given, "rounds", "--attention %s, which has none", attention);
-}
 
 void speech_check_data(const SpeechOptions *options)
 {
