@@ -351,11 +351,8 @@ static Pass pass_new(Tape *tape, int64_t size, int64_t length)
 static void run_start(Run *run, const Options *options)
 {
     Training *training = &run->training;
-    *training = training_new(&copy_task, &options->common, options->common.steps);
-    training->context = run;
-    training->next_batch = next_step;
-    training->loss = loss_of;
-    training->score = score_step;
+    *training = training_new(&copy_task, &options->common, options->common.steps,
+                             (TrainingStep){ run, next_step, loss_of, score_step });
     run->options = options;
     run->steps = pass_new(training->tape, training->part.count, options->length);
     run->scoring = pass_new(training->scoring, training->part.count, options->length);

@@ -172,12 +172,9 @@ static void run_start(Run *run, const ImagesOptions *options, const Given *given
         run->images = images_read(given, options, true);
     Training *training = &run->training;
     *training =
-        training_new(&images_train_command, &options->common, steps_of(options, run->images.count));
-    training->context = run;
+        training_new(&images_train_command, &options->common, steps_of(options, run->images.count),
+                     (TrainingStep){ run, next_batch, loss_of, score_step });
     training->clip_each = !strcmp(options->clip_of, "each");
-    training->next_batch = next_batch;
-    training->loss = loss_of;
-    training->score = score_step;
     run->model = model_new(training->params, options);
     training->optimizer = new_optimizer(training, options);
     run->batch = batch_new(training->part.count, options);

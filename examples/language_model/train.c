@@ -296,11 +296,8 @@ static void run_start(Run *run, const LanguageOptions *options, const Given *giv
     find_vocabulary(run);
     read_texts(run);
     Training *training = &run->training;
-    *training = training_new(&language_train_command, &options->common, options->common.steps);
-    training->context = run;
-    training->next_batch = next_batch;
-    training->loss = loss_of;
-    training->score = score_step;
+    *training = training_new(&language_train_command, &options->common, options->common.steps,
+                             (TrainingStep){ run, next_batch, loss_of, score_step });
     if (options->tokens_per_update)
         training->micro_batches = options->tokens_per_update / (batch * options->context);
     run->model = model_new(training->params, options, &run->vocabulary);

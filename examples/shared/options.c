@@ -92,7 +92,7 @@ Precision training_precision(const TrainingOptions *options, const Device *devic
 /* -------------------------------------------------------------------------------- values, texts */
 
 typedef struct Text {
-    char text[512];
+    char text[1024];
 } Text;
 
 /* Appends. */

@@ -13,12 +13,14 @@ static Tape *tape_of(Device *device, const TrainingOptions *options, Precision p
     return tape;
 }
 
-Training training_new(const Command *command, const TrainingOptions *options, int64_t steps)
+Training training_new(const Command *command, const TrainingOptions *options, int64_t steps,
+                      TrainingStep step)
 {
     Device *device = training_device(options);
     const Precision precision = training_precision(options, device);
     Training training = { .command = command,
                           .options = options,
+                          .step = step,
                           .steps = steps,
                           .micro_batches = 1,
                           .params = params_new(device, (uint64_t)options->seed),
@@ -96,7 +98,7 @@ static void update(const Training *training)
 static void step_of(void *context)
 {
     const Training *training = context;
-    tape_backward(training->tape, training->loss(training->context));
+    tape_backward(training->tape, training->step.loss(training->step.context));
     update(training);
 }
 
@@ -104,9 +106,9 @@ static void step_of(void *context)
 static void accumulate_step(Training *training, int64_t step)
 {
     for (int64_t i = 1; i <= training->micro_batches; i++) {
-        training->next_batch(training->context, (step - 1) * training->micro_batches + i);
+        training->step.next_batch(training->step.context, (step - 1) * training->micro_batches + i);
         tape_reset(training->tape);
-        tape_backward(training->tape, training->loss(training->context));
+        tape_backward(training->tape, training->step.loss(training->step.context));
     }
     update(training);
 }
@@ -117,7 +119,7 @@ static void train_step(Training *training, int64_t step)
         accumulate_step(training, step);
         return;
     }
-    training->next_batch(training->context, step);
+    training->step.next_batch(training->step.context, step);
     if (training->options->eager || dist_ranks() > 1) {
         tape_reset(training->tape);
         step_of(training);
@@ -151,7 +153,7 @@ void training_run(Training *training, ReportConfig config)
         train_step(training, step);
         Record record = { .step = step };
         bool due = step % options->score_every == 0 || step == training->steps;
-        if (training->score(training->context, due, record.values)) {
+        if (training->step.score(training->step.context, due, record.values)) {
             record.values[config.count - 1] = learning_rate;
             record.seconds = now() - start;
             report_step(training->report, record);

@@ -6,10 +6,21 @@
 #include "examples/shared/options.h"
 #include "examples/shared/report.h"
 
+/* The program's part of a step, whose functions receive context. */
+typedef struct TrainingStep {
+    void *context;
+    void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
+    Tensor *(*loss)(void *context);
+    /* Writes the values of the log before the learning rate; due: --score-every. Returns false if
+     * the step is not logged. */
+    bool (*score)(void *context, bool due, double *values);
+} TrainingStep;
+
 typedef struct Training {
     const Command *command;
     const TrainingOptions *options; /* the first member of the command's struct */
-    int64_t steps;                  /* in total, including those before a resume */
+    TrainingStep step;
+    int64_t steps; /* in total, including those before a resume */
     Params *params;
     Optimizer *optimizer;
     Tape *tape, *scoring;  /* of the steps; of evaluations: no gradients, no dropout */
@@ -21,17 +32,11 @@ typedef struct Training {
     bool enough;           /* set by score: the training ends before its steps are done */
     bool failed;           /* the final checkpoint or the log could not be written */
     Report *report;        /* of training_run; training_end frees it */
-    /* The program's part of a step, which receives context. */
-    void *context;
-    void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
-    Tensor *(*loss)(void *context);
-    /* Writes the values of the log before the learning rate; due: --score-every. Returns false if
-     * the step is not logged. */
-    bool (*score)(void *context, bool due, double *values);
 } Training;
 
 /* Opens the device, makes params and tapes. The caller then makes its model and optimizer. */
-Training training_new(const Command *command, const TrainingOptions *options, int64_t steps);
+Training training_new(const Command *command, const TrainingOptions *options, int64_t steps,
+                      TrainingStep step);
 void training_free(Training *training);
 
 /* Matrices by Muon, scaled so that AdamW's learning rate and weight decay serve, other weights by

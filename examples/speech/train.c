@@ -179,11 +179,8 @@ static void run_start(Run *run, const SpeechOptions *options, const Given *given
                               ? options->common.steps
                               : (int64_t)ceil(options->epochs * (double)run->steps_per_epoch);
     Training *training = &run->training;
-    *training = training_new(&speech_train_command, &options->common, steps);
-    training->context = run;
-    training->next_batch = next_batch;
-    training->loss = loss_of;
-    training->score = score_step;
+    *training = training_new(&speech_train_command, &options->common, steps,
+                             (TrainingStep){ run, next_batch, loss_of, score_step });
     const int64_t samples = string_samples(&run->corpus, options->max_digits);
     run->model = model_new(training->params, options, model_positions(options, samples));
     training->optimizer = optimizer_new(training->params, options);
