@@ -76,17 +76,18 @@ Device *training_device(const TrainingOptions *options)
 
 Precision training_precision(const TrainingOptions *options, const Device *device)
 {
-    const bool fast = device_has_bf16(device), is_auto = !strcmp(options->precision, "auto");
-    if (is_auto)
+    const bool fast = device_has_bf16(device);
+    if (!strcmp(options->precision, "auto")) {
         fprintf(stderr, "precision: %s\n", fast ? "bf16" : "float32");
-    else if (!fast && !strcmp(options->precision, "bf16"))
-        fprintf(stderr,
-                "precision: bf16 by conversion, slower than float32: %s lacks "
-                "instructions for it\n",
-                device_name(device));
-    if (is_auto)
         return fast ? PRECISION_BF16 : PRECISION_FLOAT32;
-    return (Precision)choice_index(precision_names, options->precision);
+    }
+    const Precision precision = (Precision)choice_index(precision_names, options->precision);
+    if (precision == PRECISION_BF16 && !fast)
+        fprintf(stderr,
+                "precision: bf16 by conversion, slower than float32: %s lacks instructions for "
+                "it\n",
+                device_name(device));
+    return precision;
 }
 
 /* -------------------------------------------------------------------------------- values, texts */
@@ -224,10 +225,9 @@ static int index_of(const Command *command, const char *name)
 static void set_defaults(const Command *command, void *options)
 {
     const Option *option;
-    for (int i = 0; (option = option_at(command, i)); i++) {
+    for (int i = 0; (option = option_at(command, i)); i++)
         if (option->standard || option->kind == CHOICE)
             option_read(option, option->standard ? option->standard : option->choices[0], options);
-    }
 }
 
 /* The values of a preset, or of the default one if there is none of this name. */
@@ -307,20 +307,16 @@ static void print_help(const Command *command)
 
 /* --------------------------------------------------------------------------------- command line */
 
-/* Ends the program: no option, or several, have this name, which may be abbreviated. */
+/* Ends the program: no option, or several, have this name, which may be abbreviated; or it is that
+ * of a flag, given a value, which getopt leaves in optopt. */
 static _Noreturn void reject_name(const struct option *known, const char *argument)
 {
-    const size_t length = strcspn(argument + 2, "=");
     Text fitting = { "" };
     int count = 0;
-    bool whole = false; /* a flag with a value */
-    for (; known->name; known++) {
-        if (strncmp(known->name, argument + 2, length))
-            continue;
-        add(&fitting, "%s--%s", count++ ? ", " : "", known->name);
-        whole |= !known->name[length];
-    }
-    if (count > 1 && !whole)
+    for (; known->name; known++)
+        if (!strncmp(known->name, argument + 2, strcspn(argument + 2, "=")))
+            add(&fitting, "%s--%s", count++ ? ", " : "", known->name);
+    if (count > 1 && !optopt)
         fail(BAD_USE, "option '%s' is ambiguous: %s", argument, fitting.text);
     fail(BAD_USE, "unrecognized option '%s'; --help lists all", argument);
 }
@@ -512,34 +508,31 @@ static bool is_same_file(const char *a, const char *b)
            !strcmp(names[0], names[1]);
 }
 
-/* Ends the program if it would write the file, which the words describe. */
-static void check_unwritten(const Given *given, const char *path, const char *before,
-                            const char *after)
+void options_check_input(const Given *given, const char *path)
 {
     const Option *option;
     for (int i = 0; (option = option_at(given->command, i)); i++)
         if (given->texts[i] && option->kind == PATH && is_same_file(given->texts[i], path))
-            fail(BAD_USE, "--%s %s: expected another file than %s%s%s", option->name,
-                 given->texts[i], before, path, after);
+            fail(BAD_USE, "--%s %s: expected another file than %s, which is read", option->name,
+                 given->texts[i], path);
 }
 
-void options_check_input(const Given *given, const char *path)
+/* Ends the program if it would write the i-th option's file, and it is an earlier one's, or if it
+ * would write that one; the argument is the first. --save may write a checkpoint that is read. */
+static void check_file(const Given *given, int i)
 {
-    check_unwritten(given, path, "", ", which is read");
-}
-
-/* Ends the program if one of two options would write the file of the other. */
-static void check_pair(const Given *given, int i, int j)
-{
-    const Option *option = option_at(given->command, i), *other = option_at(given->command, j);
-    const char *path = given->texts[i], *other_path = given->texts[j];
-    const bool written = (option->kind == PATH && other->kind >= PATH) ||
-                         (option->kind >= PATH && other->kind == PATH);
-    const bool saved = (option->kind == CHECKPOINT && !strcmp(other->name, "save")) ||
-                       (other->kind == CHECKPOINT && !strcmp(option->name, "save"));
-    if (path && other_path && written && !saved && is_same_file(path, other_path))
-        fail(BAD_USE, "--%s %s: expected another file than --%s %s", option->name, path,
-             other->name, other_path);
+    static const Option argument = { .name = "", .kind = INPUT };
+    const Option *option = option_at(given->command, i);
+    for (int j = -1; j < i && given->texts[i] && option->kind >= PATH; j++) {
+        const Option *other = j < 0 ? &argument : option_at(given->command, j);
+        const char *path = j < 0 ? given->argument : given->texts[j];
+        const bool written = option->kind == PATH || other->kind == PATH;
+        const bool saved = (option->kind == CHECKPOINT && !strcmp(other->name, "save")) ||
+                           (other->kind == CHECKPOINT && !strcmp(option->name, "save"));
+        if (path && other->kind >= PATH && written && !saved && is_same_file(given->texts[i], path))
+            fail(BAD_USE, "--%s %s: expected another file than %s%s %s", option->name,
+                 given->texts[i], j < 0 ? "the argument" : "--", other->name, path);
+    }
 }
 
 /* Ranks with other options would wait for each other for ever. */
@@ -557,11 +550,8 @@ Given options_parse(const Command *command, int argc, char **argv, void *options
     Given given = { .command = command };
     check_ranks(argc - 1, argv + 1);
     read_arguments(&given, argc, argv, options);
-    if (given.argument)
-        check_unwritten(&given, given.argument, "the argument ", "");
     for (int i = 0; option_at(command, i); i++)
-        for (int j = 0; j < i; j++)
-            check_pair(&given, i, j);
+        check_file(&given, i);
     const char *load = option_given(&given, "load"), *resume = option_given(&given, "resume");
     if (resume)
         options_refuse(&given, "load", "--resume %s", resume);

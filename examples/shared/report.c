@@ -11,6 +11,10 @@
 
 struct Report {
     ReportConfig config;
+    const TrainingOptions *options;
+    bool quiet;
+    const char *plot;    /* or NULL */
+    int64_t first, last; /* this run's steps */
     FILE *log;
     bool terminal, lost_log;
     double seconds;     /* of the runs before a resume */
@@ -57,7 +61,7 @@ static bool read_row(const char *line, int values, Record *record)
 /* Reads the rows of the steps before this run and truncates the file after them. */
 static void read_log(Report *report)
 {
-    const char *path = report->config.log, *header = report->config.header;
+    const char *path = report->options->log, *header = report->config.header;
     char line[256];
     if (!fgets(line, sizeof line, report->log) || strncmp(line, header, strlen(header)))
         fail(EXIT_FAILURE, "--log %s: expected a log that starts with %s", path, header);
@@ -69,7 +73,7 @@ static void read_log(Report *report)
         if (!read_row(line, report->config.count, &record))
             fail(EXIT_FAILURE, "--log %s: expected rows of a step and %d numbers, found %.40s",
                  path, report->config.count + 1, line);
-        if (record.step >= report->config.first)
+        if (record.step >= report->first)
             break;
         append(report, record);
         report->seconds = record.seconds;
@@ -81,8 +85,8 @@ static void read_log(Report *report)
 
 static void open_log(Report *report)
 {
-    const char *path = report->config.log;
-    bool append = report->config.resumed && access(path, F_OK) == 0;
+    const char *path = report->options->log;
+    bool append = report->options->resume && access(path, F_OK) == 0;
     report->log = fopen(path, append ? "r+" : "w");
     if (!report->log)
         fail(EXIT_FAILURE, "--log %s: %s", path, strerror(errno));
@@ -105,7 +109,7 @@ static void write_row(Report *report, Record record)
             fprintf(report->log, ",%.*g", digits, record.values[i]);
     }
     if (fprintf(report->log, ",%.3f\n", record.seconds) < 0 || ferror(report->log)) {
-        caution("--log %s: %s; it ends at step %lld", report->config.log, strerror(errno),
+        caution("--log %s: %s; it ends at step %lld", report->options->log, strerror(errno),
                 (long long)record.step);
         fclose(report->log);
         report->log = NULL;
@@ -113,16 +117,23 @@ static void write_row(Report *report, Record record)
     }
 }
 
-Report *report_new(ReportConfig config)
+Report *report_new(ReportConfig config, const TrainingOptions *options, int64_t first, int64_t last)
 {
-    gnuplot_check(config.plot);
+    const bool reports = dist_rank() == 0;
     Report *report = allocate(1, sizeof *report);
-    report->config = config;
-    report->terminal = isatty(STDOUT_FILENO);
-    report->line = report->plain = -INFINITY;
+    *report = (Report){ .config = config,
+                        .options = options,
+                        .quiet = options->quiet || !reports,
+                        .plot = reports ? options->plot : NULL,
+                        .first = first,
+                        .last = last,
+                        .terminal = isatty(STDOUT_FILENO),
+                        .line = -INFINITY,
+                        .plain = -INFINITY };
+    gnuplot_check(report->plot);
     for (int i = 0; i < REPORT_VALUES; i++)
         report->latest[i] = NAN;
-    if (config.log)
+    if (reports && options->log)
         open_log(report);
     return report;
 }
@@ -144,9 +155,9 @@ static double scaled(const Report *report, int i, double value)
 static void print_progress(const Report *report, Record record)
 {
     const ReportConfig *config = &report->config;
-    double done = (double)(record.step - config->first + 1);
-    long left = lround((double)(config->last - record.step) * record.seconds / done);
-    printf("step %lld/%lld  %ld:%02ld left  ", (long long)record.step, (long long)config->last,
+    double done = (double)(record.step - report->first + 1);
+    long left = lround((double)(report->last - record.step) * record.seconds / done);
+    printf("step %lld/%lld  %ld:%02ld left  ", (long long)record.step, (long long)report->last,
            left / 60, left % 60);
     for (int i = 0; i < config->count; i++)
         if (config->values[i].progress && !isnan(report->latest[i]))
@@ -157,7 +168,7 @@ static void print_progress(const Report *report, Record record)
 
 static void show_progress(Report *report, Record record)
 {
-    int64_t steps = report->config.last;
+    int64_t steps = report->last;
     bool last = record.step == steps, tenth = record.step % ((steps + 9) / 10) == 0;
     if (report->terminal && (last || record.seconds - report->line >= 0.1)) {
         printf("\r\033[?7l"); /* no wrap: a longer line is cut at the last column */
@@ -177,10 +188,10 @@ void report_step(Report *report, Record record)
     for (int i = 0; i < report->config.count; i++)
         if (!isnan(record.values[i]))
             report->latest[i] = record.values[i];
-    if (!report->config.quiet)
+    if (!report->quiet)
         show_progress(report, record);
     record.seconds += report->seconds;
-    if (report->config.plot)
+    if (report->plot)
         append(report, record);
     if (report->log)
         write_row(report, record);
@@ -188,10 +199,10 @@ void report_step(Report *report, Record record)
 
 bool report_end(Report *report)
 {
-    if (!report->config.quiet && report->terminal && report->line > 0)
+    if (!report->quiet && report->terminal && report->line > 0)
         printf("\n");
     if (report->log && fclose(report->log)) {
-        caution("--log %s: %s", report->config.log, strerror(errno));
+        caution("--log %s: %s", report->options->log, strerror(errno));
         report->lost_log = true;
     }
     report->log = NULL;
@@ -299,7 +310,7 @@ static void print_panel(const Report *report, int first, int last, bool lowest, 
 
 bool report_draw(const Report *report, const char *title, const char *subtitle)
 {
-    const char *path = report->config.plot;
+    const char *path = report->plot;
     const bool one_panel = !report->config.values[1].label;
     const bool drawn[CURVES] = { has_points(report, 0), has_points(report, 1) };
     const int panels = one_panel ? drawn[0] || drawn[1] : drawn[0] + drawn[1];

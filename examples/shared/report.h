@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_REPORT_H
 #define TAPEGRAD_REPORT_H
 
-#include <tapegrad.h>
+#include "examples/shared/options.h"
 
 enum { REPORT_VALUES = 4 };
 
@@ -25,11 +25,8 @@ typedef struct ReportValue {
 } ReportValue;
 
 typedef struct ReportConfig {
-    const char *log, *plot; /* files, or NULL */
-    bool resumed, quiet;
-    int64_t first, last; /* this run's steps */
-    const char *header;  /* the log's first line: step, the values, seconds */
-    int count;           /* number of values, the learning rate included */
+    const char *header; /* the log's first line: step, the values, seconds */
+    int count;          /* number of values, the learning rate included */
     ReportValue values[REPORT_VALUES];
     double items;     /* items per step, for the rate */
     const char *unit; /* their name, as "tokens" */
@@ -38,9 +35,11 @@ typedef struct ReportConfig {
 
 typedef struct Report Report;
 
-/* Opens the log, if any. A run resumed after step first - 1 appends to an existing log: it reads
- * the rows up to that step and truncates those that an interrupted run wrote beyond it. */
-Report *report_new(ReportConfig config);
+/* Opens the log, if any, of this run's steps; of several processes rank 0 alone reports. A resumed
+ * run appends to an existing log: it reads the rows before its first step and truncates those that
+ * an interrupted run wrote beyond them. */
+Report *report_new(ReportConfig config, const TrainingOptions *options, int64_t first,
+                   int64_t last);
 void report_free(Report *report);
 
 /* Appends a step to the log and shows the progress: on a terminal by updating one line, else by a

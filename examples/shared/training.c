@@ -72,19 +72,6 @@ void training_load(Training *training)
              (long long)training->steps, (long long)training->done, checkpoint);
 }
 
-static Report *report_of(Training *training, ReportConfig config)
-{
-    const TrainingOptions *options = training->options;
-    const bool first = dist_rank() == 0; /* of several processes it alone reports */
-    config.log = first ? options->log : NULL;
-    config.plot = first ? options->plot : NULL;
-    config.resumed = options->resume != NULL;
-    config.quiet |= options->quiet || !first;
-    config.first = training->first;
-    config.last = training->steps;
-    return report_new(config);
-}
-
 static void update(const Training *training)
 {
     const double max_norm = training->options->clip;
@@ -144,7 +131,7 @@ void training_run(Training *training, ReportConfig config)
 {
     const TrainingOptions *options = training->options;
     training->first = training->done + 1;
-    training->report = report_of(training, config);
+    training->report = report_new(config, options, training->first, training->steps);
     catch_signals();
     const double start = now();
     while (training->done < training->steps && !dist_any(stopped_by) && !training->enough) {

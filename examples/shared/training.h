@@ -3,7 +3,6 @@
 #ifndef TAPEGRAD_TRAINING_H
 #define TAPEGRAD_TRAINING_H
 
-#include "examples/shared/options.h"
 #include "examples/shared/report.h"
 
 /* The program's part of a step, whose functions receive context. */
@@ -48,7 +47,7 @@ Optimizer *training_muon(Params *params, AdamConfig config);
 void training_load(Training *training);
 
 /* Trains until all steps are done or a signal stops it, and saves. A save that fails is reported;
- * the next one may succeed. Adds the options and the steps to the report's config. */
+ * the next one may succeed. */
 void training_run(Training *training, ReportConfig config);
 
 /* Draws the picture, when the results are printed: the format and its values say them again in the
