@@ -277,67 +277,45 @@ static void print_sample(Run *run)
 
 /* ------------------------------------------------------------------------------------- programs */
 
-static void print_progress(const double *values, const void *context)
-{
-    (void)context;
-    printf("loss %.4f  accuracy %6.2f %%", values[0], 100 * values[1]);
-}
-
 static ReportConfig report_config(const Options *options)
 {
     return (ReportConfig){
-        .values = 3,
-        .digits = { 9, 9, 6 },
         .header = "step,loss,accuracy,learning_rate,seconds",
+        .count = 3,
+        .values = { { .progress = "loss %.4f",
+                      .label = "loss",
+                      .logarithmic = true,
+                      .settings = "set format y '10^{%T}'\nunset mytics" },
+                    { .progress = "  accuracy %6.2f %%",
+                      .label = "accuracy",
+                      .percent = true,
+                      .settings = "set format y '%g %%'\nset yrange [0:102]" } },
         .items = (double)(options->common.batch * options->length),
         .unit = "tokens",
-        .print = print_progress,
-        .panels = 2,
-        .panel = { { .label = "loss",
-                     .logarithmic = true,
-                     .settings = "set format y '10^{%T}'\nunset mytics",
-                     .curves = { { .value = 0,
-                                   .factor = 1,
-                                   .line = "#2166ac",
-                                   .range = "#c6dbef" } } },
-                   { .label = "accuracy",
-                     .settings = "set format y '%g %%'\nset yrange [0:102]",
-                     .curves = { { .value = 1,
-                                   .factor = 100,
-                                   .line = "#b2541a",
-                                   .range = "#f7cdb4" } } } },
+        .drop_at = options->drop_at,
     };
-}
-
-static bool draw_report(const Report *report, const Options *options, int64_t steps, Score fresh)
-{
-    ReportTitle title = { .drop_at = options->drop_at, .drop = "learning rate / 10" };
-    snprintf(title.title, sizeof title.title,
-             "Learning to copy: causal %s attention, %lld layers, %lld heads of %lld, length %lld",
-             options->common.attention, (long long)options->common.layers,
-             (long long)options->common.heads, (long long)options->common.head_dim,
-             (long long)options->length);
-    snprintf(title.subtitle, sizeof title.subtitle,
-             "seed %lld, step %lld: accuracy %.2f %% on fresh sequences",
-             (long long)options->common.seed, (long long)steps, 100 * fresh.accuracy);
-    return report_draw(report, &title);
 }
 
 static int train(Run *run)
 {
     Training *training = &run->training;
-    Report *report = training_run(training, report_config(run->options));
+    const TrainingOptions *common = training->options;
+    training_run(training, report_config(run->options));
     Score fresh = evaluate(run);
-    if (!run->options->common.quiet)
+    if (!common->quiet)
         print_sample(run);
     const int64_t steps = training->done - training->first + 1;
-    double tokens = (double)(steps * run->options->common.batch * run->batch.length);
+    double tokens = (double)(steps * common->batch * run->batch.length);
     printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
            fresh.loss, fresh.accuracy, (long long)training->done, training->seconds,
            steps ? tokens / training->seconds : 0);
-    training->failed |= !draw_report(report, run->options, training->done, fresh);
-    report_free(report);
-    return training_status(training);
+    char title[160];
+    snprintf(title, sizeof title,
+             "Learning to copy: causal %s attention, %lld layers, %lld heads of %lld, length %lld",
+             common->attention, (long long)common->layers, (long long)common->heads,
+             (long long)common->head_dim, (long long)run->options->length);
+    return training_end(training, title, "accuracy %.2f %% on fresh sequences",
+                        100 * fresh.accuracy);
 }
 
 static int measure(Run *run)
@@ -372,11 +350,8 @@ static Pass pass_new(Tape *tape, int64_t size, int64_t length)
 static void run_start(Run *run, const Options *options)
 {
     Training *training = &run->training;
-    *training = training_new(&copy_task, &options->common, options->common.steps);
-    training->context = run;
-    training->next_batch = next_step;
-    training->loss = loss_of;
-    training->score = score_step;
+    *training = training_new(&copy_task, &options->common, options->common.steps,
+                             (TrainingStep){ run, next_step, loss_of, score_step });
     run->options = options;
     run->steps = pass_new(training->tape, training->part.count, options->length);
     run->scoring = pass_new(training->scoring, training->part.count, options->length);

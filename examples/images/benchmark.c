@@ -169,22 +169,13 @@ static FILE *open_csv(const char *path)
     return csv;
 }
 
-/* --features is of methods that have them. */
-static void check_method(const ImagesOptions *options, const Given *given)
-{
-    static const char *const of_linear[] = { "features", NULL };
-    char what[64];
-    snprintf(what, sizeof what, "--method %s, which has none", options->method);
-    if (strcmp(options->method, "all") && strcmp(options->method, "linear") &&
-        strcmp(options->method, "decay"))
-        options_refuse(given, of_linear, what);
-}
-
 int images_benchmark(int argc, char **argv)
 {
     ImagesOptions options;
     const Given given = options_parse(&images_benchmark_command, argc, argv, &options);
-    check_method(&options, &given);
+    if (strcmp(options.method, "all") && strcmp(options.method, "linear") &&
+        strcmp(options.method, "decay"))
+        options_refuse(&given, "features", "--method %s, which has none", options.method);
     option_check_file("csv", options.csv);
     FILE *csv = open_csv(options.csv);
     Device *device = training_device(&options.common);

@@ -158,7 +158,7 @@ GeneratorConfig generator_config(const ImagesOptions *options, int64_t images)
 {
     return (GeneratorConfig){
         .images = images,
-        .precision = (Precision)choice_index(precision_names, options->common.precision),
+        .precision = (Precision)choice_index(step_precision_names, options->common.precision),
         .int8 = options->int8,
         .without_state = !images_have_state(options),
         .temperature = 1,

@@ -4,47 +4,25 @@
 
 #include <string.h>
 
-#define EVERYWHERE                                                                                 \
-    .form = "best", .logistics = 10, .test_images = 10000, .count = 10, .at_once = 100, .draw = 1, \
-    .temperature = 1, .method = "all", .together = 32
-
-#define MNIST EVERYWHERE, .data_set = "mnist", .rows = 28, .columns = 28
-#define CIFAR10 EVERYWHERE, .data_set = "cifar10", .rows = 32, .columns = 32
-#define LEARNED .input = "learned", .clip_of = "all"
-#define SINES .input = "sines", .clip_of = "each", .optimizer = "radam"
-
-/* clang-format off */
-static const ImagesOptions presets[] = {
-    { { TRAINING_DEFAULTS, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32,
-        .feed_forward = 512, .batch = 4, .learning_rate = 1e-2, .clip = 1 },
-      MNIST, LEARNED, .optimizer = "muon", .schedule = "cosine", .epochs = 1.2,
-      .evaluate_every = 500, .evaluate_images = 200 },
-    { { TRAINING_DEFAULTS, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
-        .feed_forward = 1024, .batch = 10, .learning_rate = 1e-4 },
-      MNIST, LEARNED, .optimizer = "radam", .schedule = "constant", .epochs = 250,
-      .evaluate_every = 6000, .evaluate_images = 10000 },
-    { { TRAINING_DEFAULTS, .preset = "cifar10-small", .layers = 3, .heads = 4, .head_dim = 32,
-        .feed_forward = 512, .batch = 4, .learning_rate = 1e-2, .clip = 1 },
-      CIFAR10, LEARNED, .optimizer = "muon", .schedule = "cosine", .epochs = 1,
-      .evaluate_every = 250, .evaluate_images = 50 },
-    { { TRAINING_DEFAULTS, .preset = "cifar10-paper", .layers = 16, .heads = 8, .head_dim = 32,
-        .feed_forward = 1024, .batch = 4, .learning_rate = 1e-4 },
-      CIFAR10, LEARNED, .optimizer = "radam", .schedule = "constant", .epochs = 50,
-      .evaluate_every = 5000, .evaluate_images = 1000 },
-    { { TRAINING_DEFAULTS, .preset = "authors", .layers = 8, .heads = 8, .head_dim = 32,
-        .feed_forward = 1024, .batch = 16, .learning_rate = 1e-4, .clip = 1, .dropout = 0.1,
-        .steps = 937500 },
-      MNIST, SINES, .weight_decay = 0.01, .schedule = "constant", .epochs = 250,
-      .evaluate_every = 6000, .evaluate_images = 10000 },
-    { { TRAINING_DEFAULTS, .preset = "cifar10-authors", .layers = 16, .heads = 8, .head_dim = 32,
-        .feed_forward = 1024, .batch = 10, .learning_rate = 2e-4, .clip = 1, .dropout = 0.1,
-        .steps = 500000 },
-      CIFAR10, SINES, .weight_decay = 0.01, .schedule = "constant", .epochs = 100,
-      .evaluate_every = 5000, .evaluate_images = 1000 },
-};
-/* clang-format on */
 static const char *const preset_names[] = {
     "small", "paper", "cifar10-small", "cifar10-paper", "authors", "cifar10-authors", NULL
+};
+static const char *const presets[] = {
+    "layers=3 heads=4 head-dim=32 feed-forward=512 batch=4 learning-rate=1e-2 clip=1 "
+    "optimizer=muon schedule=cosine epochs=1.2 evaluate-every=500 evaluate-images=200",
+    "layers=8 heads=8 head-dim=32 feed-forward=1024 batch=10 learning-rate=1e-4 epochs=250 "
+    "evaluate-every=6000 evaluate-images=10000",
+    "data-set=cifar10 rows=32 columns=32 layers=3 heads=4 head-dim=32 feed-forward=512 batch=4 "
+    "learning-rate=1e-2 clip=1 optimizer=muon schedule=cosine epochs=1 evaluate-every=250 "
+    "evaluate-images=50",
+    "data-set=cifar10 rows=32 columns=32 layers=16 heads=8 head-dim=32 feed-forward=1024 batch=4 "
+    "learning-rate=1e-4 epochs=50 evaluate-every=5000 evaluate-images=1000",
+    "layers=8 heads=8 head-dim=32 feed-forward=1024 input=sines batch=16 learning-rate=1e-4 "
+    "clip=1 clip-of=each dropout=0.1 weight-decay=0.01 steps=937500 epochs=250 "
+    "evaluate-every=6000 evaluate-images=10000",
+    "data-set=cifar10 rows=32 columns=32 layers=16 heads=8 head-dim=32 feed-forward=1024 "
+    "input=sines batch=10 learning-rate=2e-4 clip=1 clip-of=each dropout=0.1 weight-decay=0.01 "
+    "steps=500000 epochs=100 evaluate-every=5000 evaluate-images=1000",
 };
 static const char *const inputs[] = { "learned", "sines", NULL };
 static const char *const clips[] = { "all", "each", NULL };
@@ -65,149 +43,138 @@ const char *const form_names[] = {
 #define AT(field) offsetof(ImagesOptions, field)
 /* clang-format off */
 static const Option preset[] = {
-    { "preset", CHOICE, OF_MODEL, AT(common.preset), 0, 0, preset_names,
-      "defaults of the other options" },
+    { "preset", CHOICE, OF_MODEL, AT(common.preset), .choices = preset_names,
+      .help = "defaults of the other options" },
 };
 static const Option attention[] = {
-    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions,
-      "causal; decay: linear with a learned decay; lsh: rounds of hashing" },
+    { "attention", CHOICE, OF_MODEL, AT(common.attention), .choices = attentions,
+      .help = "causal; decay: linear with a learned decay; lsh: rounds of hashing" },
 };
 static const Option of_the_model[] = {
-    { "data-set", CHOICE, OF_MODEL, AT(data_set), 0, 0, data_sets, "the format of --data" },
-    { "input", CHOICE, OF_MODEL, AT(input), 0, 0, inputs,
-      "learned: the value's and the position's vectors are added; sines: half the width each, from "
-      "the first pixel on, as the authors' programs" },
-    { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL,
-      "distributions in the mixture of a pixel" },
-    { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, NULL, "of an image" },
-    { "columns", WHOLE, OF_MODEL, AT(columns), 1, 256, NULL, "of an image" },
+    { "data-set", CHOICE, OF_MODEL, AT(data_set), .choices = data_sets,
+      .help = "the format of --data" },
+    { "input", CHOICE, OF_MODEL, AT(input), .choices = inputs,
+      .help = "learned: the value's and the position's vectors are added; sines: half the width "
+              "each, from the first pixel on, as the authors' programs" },
+    { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, "10",
+      .help = "distributions in the mixture of a pixel" },
+    { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, "28", .help = "of an image" },
+    { "columns", WHOLE, OF_MODEL, AT(columns), 1, 256, "28", .help = "of an image" },
 };
 static const Option of_training[] = {
-    { "batch", WHOLE, OF_TRAINING, AT(common.batch), 1, 65536, NULL, "images per step" },
-    { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the training images" },
-    { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
-      "instead of --epochs (0: by --epochs)" },
-    { "optimizer", CHOICE, OF_TRAINING, AT(optimizer), 0, 0, optimizers,
-      "muon: of matrices, with AdamW of the other weights" },
-    { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10, NULL,
-      "added to the gradient; by muon of the weights" },
-    { "clip-of", CHOICE, OF_TRAINING, AT(clip_of), 0, 0, clips,
-      "--clip: of the gradient of all weights, or of each by itself" },
-    { "warm-up", WHOLE, OF_TRAINING, AT(warm_up), 0, 1e9, NULL,
-      "first steps, in which the learning rate rises" },
-    { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
-      "of the learning rate (cosine: to 0 at the last step, so a resumed run with more steps goes "
-      "on at a higher rate)" },
-    { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "of linear attention" },
-    { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL, "weights, order, dropout" },
-    { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
-      "CSV rows of step,training_bits,test_bits,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
-      "an SVG of the bits per dimension, by gnuplot" },
-    { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
-      "evaluate the first test images every N steps (0: never)" },
-    { "evaluate-images", WHOLE, OF_RUN, AT(evaluate_images), 1, 1e9, NULL, "how many of them" },
-    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "evaluated at the end" },
+    { "batch", WHOLE, OF_DATA, AT(common.batch), 1, 65536, .help = "images per step" },
+    { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, .help = "passes over the training images" },
+    { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9,
+      .help = "instead of --epochs (0: by --epochs)" },
+    { "optimizer", CHOICE, OF_DATA, AT(optimizer), .choices = optimizers,
+      .help = "muon: of matrices, with AdamW of the other weights" },
+    { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 10,
+      .help = "added to the gradient; by muon of the weights" },
+    { "clip-of", CHOICE, OF_TRAINING, AT(clip_of), .choices = clips,
+      .help = "--clip: of the gradient of all weights, or of each by itself" },
+    { "warm-up", WHOLE, OF_TRAINING, AT(warm_up), 0, 1e9,
+      .help = "first steps, in which the learning rate rises" },
+    { "schedule", CHOICE, OF_TRAINING, AT(schedule), .choices = schedules,
+      .help = "of the learning rate (cosine: to 0 at the last step, so a resumed run with more "
+              "steps goes on at a higher rate)" },
+    { "form", CHOICE, OF_DATA, AT(form), .choices = form_names, .help = "of linear attention" },
+    { "seed", WHOLE, OF_DATA, AT(common.seed), 0, 4294967295, "1",
+      .help = "weights, order, dropout" },
+    { "log", PATH, OF_PROGRESS, AT(common.log),
+      .help = "CSV rows of step,training_bits,test_bits,learning_rate,seconds" },
+    { "plot", PATH, OF_PROGRESS, AT(common.plot), .choices = plot_endings,
+      .help = "an SVG of the bits per dimension, by gnuplot" },
+    { "evaluate-every", WHOLE, OF_PROGRESS, AT(evaluate_every), 0, 1e9,
+      .help = "evaluate the first test images every N steps (0: never)" },
+    { "evaluate-images", WHOLE, OF_PROGRESS, AT(evaluate_images), 1, 1e9,
+      .help = "how many of them" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, "10000",
+      .help = "evaluated at the end" },
 };
 static const Option data[] = {
-    { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
-      "the directory of the MNIST database, or of CIFAR-10's binary files" },
+    { "data", FOLDER, OF_RUN, AT(data),
+      .help = "the directory of the MNIST database, or of CIFAR-10's binary files" },
 };
 static const Option of_drawing[] = {
-    { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precision_names,
-      "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU, where the "
-      "method has a state" },
-    { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
+    { "precision", CHOICE, OF_RUN, AT(common.precision), .choices = step_precision_names,
+      .help = "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU, "
+              "where the method has a state" },
+    { "int8", FLAG, OF_RUN, AT(int8), .help = "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
-    { "load", CHECKPOINT, OF_RUN, AT(common.load), 0, 0, NULL, "a checkpoint of images train" },
+    { "load", CHECKPOINT, OF_RUN, AT(common.load), .help = "a checkpoint of images train" },
 };
 static const Option of_sampling[] = {
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "the picture" },
-    { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind" },
-    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
-      "maximum of images drawn at a time, to bound memory (LSH: another gives other images)" },
-    { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
-      "below 1: likelier pixels more often" },
-    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the random draws" },
+    { "plot", PATH, OF_RUN, AT(common.plot), .choices = endings, .help = "the picture" },
+    { "count", WHOLE, OF_RUN, AT(count), 1, 10000, "10", .help = "images of each kind" },
+    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, "100",
+      .help = "maximum of images drawn at a time, to bound memory (LSH: another gives other "
+              "images)" },
+    { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, "1",
+      .help = "below 1: likelier pixels more often" },
+    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, "1", .help = "of the random draws" },
 };
 static const Option of_evaluation[] = {
-    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "the first N" },
-    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL, "images at a time" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, "10000", .help = "the first N" },
+    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, "100", .help = "images at a time" },
+};
+static const Option benchmark_preset[] = {
+    { "preset", CHOICE, OF_MODEL, AT(common.preset), .standard = "paper", .choices = preset_names,
+      .help = "defaults of the other options" },
 };
 static const Option of_the_benchmark[] = {
-    { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "of generation" },
-    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images drawn at a time" },
-    { "pixels", WHOLE, OF_RUN, AT(pixels), 1, 65536, NULL,
-      "measured per image (all; without state: 16)" },
-    { "csv", PATH, OF_RUN, AT(csv), 0, 0, NULL, "also write the table as CSV" },
+    { "method", CHOICE, OF_RUN, AT(method), .choices = methods, .help = "of generation" },
+    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, "32", .help = "images drawn at a time" },
+    { "pixels", WHOLE, OF_RUN, AT(pixels), 1, 65536,
+      .help = "measured per image (all; without state: 16)" },
+    { "csv", PATH, OF_RUN, AT(csv), .help = "also write the table as CSV" },
 };
 /* clang-format on */
 
 const Command images_train_command = {
-    .program = "images",
     .about = "usage: images train --data DIR [OPTION]...\n\n"
              "Trains a transformer to predict every pixel of an image from the previous pixels\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
-    .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(model_rows),
-                OPTION_TABLE(of_the_model), OPTION_TABLE(of_training), OPTION_TABLE(training_rows),
-                OPTION_TABLE(data), OPTION_TABLE(device_rows), OPTION_TABLE(run_rows) },
-    .presets = presets,
+    .tables = { TABLE(preset), TABLE(attention), TABLE(model_rows), TABLE(of_the_model),
+                TABLE(of_training), TABLE(training_rows), TABLE(data), TABLE(device_rows),
+                TABLE(run_rows) },
+    .trainer = &images_train_command,
+    .program = "images",
     .size = sizeof(ImagesOptions),
-    .preset_names = preset_names,
+    .presets = presets,
 };
 
 const Command images_sample_command = {
-    .program = "images",
     .about = "usage: images sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
              "Draws images pixel by pixel: unconditionally and, with --data, completing the\n"
              "upper halves of test images.",
-    .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_sampling), OPTION_TABLE(data),
-                OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
+    .tables = { TABLE(checkpoint), TABLE(of_sampling), TABLE(data), TABLE(of_drawing),
+                TABLE(device_rows) },
     .trainer = &images_train_command,
-    .presets = presets,
-    .size = sizeof(ImagesOptions),
 };
 
 const Command images_evaluate_command = {
-    .program = "images",
     .about = "usage: images evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per dimension of test images, and of their lower halves given\n"
              "the upper ones, by decode steps, as they are drawn, which measures the loss by\n"
              "bf16 or 8-bit weights. (images train --load FILE --evaluate uses the parallel\n"
              "form.)",
-    .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
-                OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
+    .tables = { TABLE(checkpoint), TABLE(of_evaluation), TABLE(data), TABLE(of_drawing),
+                TABLE(device_rows) },
     .trainer = &images_train_command,
-    .presets = presets,
-    .size = sizeof(ImagesOptions),
 };
 
 const Command images_benchmark_command = {
-    .program = "images",
     .about = "usage: images benchmark [OPTION]...\n\n"
              "Measures the speed of image generation with random weights: by linear attention\n"
              "as a recurrent network, by softmax attention with a KV cache (stateful), and by\n"
              "softmax and LSH attention that recompute all previous pixels for each, as Tables\n"
              "4 and 5 of the paper, beside whose numbers --preset paper and cifar10-paper\n"
              "print them.",
-    .tables = { OPTION_TABLE(preset), OPTION_TABLE(model_rows), OPTION_TABLE(of_the_model),
-                OPTION_TABLE(of_the_benchmark), OPTION_TABLE(of_drawing),
-                OPTION_TABLE(device_rows) },
+    .tables = { TABLE(benchmark_preset), TABLE(model_rows), TABLE(of_the_model),
+                TABLE(of_the_benchmark), TABLE(of_drawing), TABLE(device_rows) },
     .trainer = &images_train_command,
-    .presets = presets,
-    .size = sizeof(ImagesOptions),
-    .standard = 1,
-    .preset_names = preset_names,
 };
-
-void images_check_attention(const ImagesOptions *options, const Given *given)
-{
-    static const char *const of_linear[] = { "features", "form", NULL };
-    const char *name = options->common.attention;
-    if (!strcmp(name, "softmax") || !images_have_state(options))
-        options_refuse(given, of_linear, "--attention softmax, lsh-1 and lsh-4, which have none");
-}
 
 bool images_have_state(const ImagesOptions *options)
 {
@@ -261,13 +228,11 @@ const char *images_title(const ImagesOptions *options)
 
 void images_check_data(const ImagesOptions *options)
 {
-    if (options->data)
-        return;
-    if (images_channels(options) > 1)
-        fail(BAD_USE, "expected --data DIR, the directory of CIFAR-10's binary files (Krizhevsky "
-                      "2009): data_batch_1.bin to data_batch_5.bin and test_batch.bin, with or "
-                      "without .gz");
-    fail(BAD_USE, "expected --data DIR, the directory of the MNIST database of handwritten digits "
-                  "(LeCun, Cortes and Burges): train-images-idx3-ubyte and "
-                  "t10k-images-idx3-ubyte, with or without .gz");
+    if (!options->data)
+        fail(BAD_USE, "expected --data DIR, %s, with or without .gz",
+             images_channels(options) > 1
+                 ? "the directory of CIFAR-10's binary files (Krizhevsky 2009): "
+                   "data_batch_1.bin to data_batch_5.bin and test_batch.bin"
+                 : "the directory of the MNIST database of handwritten digits (LeCun, Cortes and "
+                   "Burges): train-images-idx3-ubyte and t10k-images-idx3-ubyte");
 }

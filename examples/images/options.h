@@ -45,9 +45,7 @@ int64_t images_upper_half(const ImagesOptions *options);
 /* LSH attention has none to generate with. */
 bool images_have_state(const ImagesOptions *options);
 
-/* End the program if an option of linear attention is given with another one; if one of decode
- * steps is given without a state; without --data. */
-void images_check_attention(const ImagesOptions *options, const Given *given);
+/* End the program if an option of decode steps is given without a state; without --data. */
 void images_check_steps(const ImagesOptions *options);
 /* The option given that decode steps alone read, with its value; or NULL */
 const char *images_steps_option(const ImagesOptions *options);

@@ -18,7 +18,6 @@ typedef struct Run {
     Shuffle order; /* of the training images */
     int32_t *next; /* [B]: the images of the next batch */
     Batch batch;
-    double test_bits; /* of the last evaluation, or NaN */
     char test_title[40];
 } Run;
 
@@ -72,53 +71,21 @@ static double evaluate(Run *run, int64_t count)
 
 /* --------------------------------------------------------------------------------------- report */
 
-static void print_progress(const double *values, const void *context)
-{
-    const Run *run = context;
-    printf("training %.3f bits", values[0]);
-    if (!isnan(run->test_bits))
-        printf("  test %.3f bits", run->test_bits);
-}
-
 static ReportConfig report_config(const Run *run)
 {
     return (ReportConfig){
-        .values = 3,
-        .digits = { 9, 9, 6 },
         .header = "step,training_bits,test_bits,learning_rate,seconds",
+        .count = 3,
+        .values = { { .progress = "training %.3f bits",
+                      .label = "bits per dimension",
+                      .settings = images_channels(run->options) > 1
+                                      ? "set yrange [2:9]\nset ytics 1"
+                                      : "set yrange [0:3]\nset ytics 0.5",
+                      .title = "training" },
+                    { .progress = "  test %.3f bits", .title = run->test_title, .sparse = true } },
         .items = (double)run->options->common.batch,
         .unit = "images",
-        .print = print_progress,
-        .context = run,
-        .panels = 1,
-        .panel = { { .label = "bits per dimension",
-                     .settings = images_channels(run->options) > 1
-                                     ? "set yrange [2:9]\nset ytics 1"
-                                     : "set yrange [0:3]\nset ytics 0.5",
-                     .curves = { { .value = 0,
-                                   .factor = 1,
-                                   .title = "training",
-                                   .line = "#2166ac",
-                                   .range = "#c6dbef" },
-                                 { .value = 1,
-                                   .factor = 1,
-                                   .title = run->test_title,
-                                   .line = "#b2541a" } } } },
     };
-}
-
-static bool draw_report(const Report *report, const Run *run, int64_t steps, double test_bits)
-{
-    const ImagesOptions *options = run->options;
-    ReportTitle title = { .drop_at = 0 };
-    snprintf(title.title, sizeof title.title,
-             "%s pixel by pixel: causal %s attention, %lld layers, %lld heads of %lld",
-             images_title(options), options->common.attention, (long long)options->common.layers,
-             (long long)options->common.heads, (long long)options->common.head_dim);
-    snprintf(title.subtitle, sizeof title.subtitle,
-             "seed %lld, step %lld: %.3f bits per dimension on the test images",
-             (long long)options->common.seed, (long long)steps, test_bits);
-    return report_draw(report, &title);
 }
 
 /* Evaluates the test images if due. */
@@ -128,8 +95,7 @@ static bool score_step(void *context, bool due, double *values)
     const ImagesOptions *options = run->options;
     values[1] = NAN;
     if (options->evaluate_every && run->training.done % options->evaluate_every == 0)
-        values[1] = run->test_bits =
-            evaluate(run, min_count(run->test.count, options->evaluate_images));
+        values[1] = evaluate(run, min_count(run->test.count, options->evaluate_images));
     if (!due && isnan(values[1]))
         return false;
     values[0] = bits(tensor_item(run->loss));
@@ -150,8 +116,9 @@ static int64_t final_images(const Run *run)
 static int train(Run *run)
 {
     Training *training = &run->training;
-    Report *report = training_run(training, report_config(run));
-    int64_t count = final_images(run), done = training->done, batch = run->options->common.batch;
+    const TrainingOptions *common = training->options;
+    training_run(training, report_config(run));
+    int64_t count = final_images(run), done = training->done, batch = common->batch;
     double test_bits = evaluate(run, count);
     double images = (double)((done - training->first + 1) * batch);
     printf("final test_bits=%.6g test_images=%lld steps=%lld epochs=%.4g seconds=%.2f "
@@ -159,9 +126,12 @@ static int train(Run *run)
            test_bits, (long long)count, (long long)done,
            (double)(done * batch) / (double)run->images.count, training->seconds,
            images > 0 ? images / training->seconds : 0);
-    training->failed |= !draw_report(report, run, done, test_bits);
-    report_free(report);
-    return training_status(training);
+    char title[160];
+    snprintf(title, sizeof title,
+             "%s pixel by pixel: causal %s attention, %lld layers, %lld heads of %lld",
+             images_title(run->options), common->attention, (long long)common->layers,
+             (long long)common->heads, (long long)common->head_dim);
+    return training_end(training, title, "%.3f bits per dimension on the test images", test_bits);
 }
 
 static int measure(Run *run)
@@ -195,20 +165,16 @@ static Optimizer *new_optimizer(const Training *training, const ImagesOptions *o
 
 static void run_start(Run *run, const ImagesOptions *options, const Given *given)
 {
-    *run =
-        (Run){ .options = options, .test = images_read(given, options, false), .test_bits = NAN };
+    *run = (Run){ .options = options, .test = images_read(given, options, false) };
     snprintf(run->test_title, sizeof run->test_title, "first %lld test images",
              (long long)min_count(run->test.count, options->evaluate_images));
     if (!options->common.evaluate)
         run->images = images_read(given, options, true);
     Training *training = &run->training;
     *training =
-        training_new(&images_train_command, &options->common, steps_of(options, run->images.count));
-    training->context = run;
+        training_new(&images_train_command, &options->common, steps_of(options, run->images.count),
+                     (TrainingStep){ run, next_batch, loss_of, score_step });
     training->clip_each = !strcmp(options->clip_of, "each");
-    training->next_batch = next_batch;
-    training->loss = loss_of;
-    training->score = score_step;
     run->model = model_new(training->params, options);
     training->optimizer = new_optimizer(training, options);
     run->batch = batch_new(training->part.count, options);
@@ -234,23 +200,16 @@ static void run_free(Run *run)
     training_free(&run->training);
 }
 
-/* Checks combinations of options. */
-static void check_together(const ImagesOptions *options, const Given *given)
-{
-    static const char *const of_training[] = { "epochs",       "schedule", "evaluate-every",
-                                               "warm-up",      "clip-of",  "evaluate-images",
-                                               "weight-decay", NULL };
-    training_check(&options->common, given, of_training);
-    images_check_attention(options, given);
-    images_check_data(options);
-}
-
 int images_train(int argc, char **argv)
 {
     ImagesOptions options;
     Given given = options_parse(&images_train_command, argc, argv, &options);
     training_check_epochs(&options.common, &given);
-    check_together(&options, &given);
+    if (strcmp(options.common.attention, "linear") && strcmp(options.common.attention, "decay"))
+        options_refuse(&given, "features form",
+                       "--attention softmax, lsh-1 and lsh-4, which have none");
+    training_check(&options.common, &given);
+    images_check_data(&options);
     Run run;
     run_start(&run, &options, &given);
     int status = options.common.evaluate ? measure(&run) : train(&run);

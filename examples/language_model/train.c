@@ -18,10 +18,9 @@ typedef struct Run {
     Model model;
     Batch batch;                     /* of training */
     Tensor *tokens, *targets, *loss; /* [B, context], [B, context], a scalar */
-    Loss update;       /* of the micro-batches of this update, but the last one's nats */
-    double bits, nats; /* held-out loss of the last evaluation, or NaN */
-    double best;       /* the lowest one, in nats */
-    int64_t worse;     /* evaluations since then */
+    Loss update;   /* of the micro-batches of this update, but the last one's nats */
+    double best;   /* the lowest held-out loss, in nats */
+    int64_t worse; /* evaluations since then */
 } Run;
 
 /* ---------------------------------------------------------------------------------------- steps */
@@ -122,14 +121,6 @@ static void print_sample(const Run *run)
 
 /* --------------------------------------------------------------------------------------- report */
 
-static void print_progress(const double *values, const void *context)
-{
-    const Run *run = context;
-    printf("training %.3f bits", values[0]);
-    if (!isnan(run->bits))
-        printf("  held out %.3f bits, %.3f nats", run->bits, run->nats);
-}
-
 static bool score_step(void *context, bool due, double *values)
 {
     Run *run = context;
@@ -138,10 +129,10 @@ static bool score_step(void *context, bool due, double *values)
     values[1] = values[2] = NAN;
     if (options->evaluate_every && done % options->evaluate_every == 0) {
         const Loss loss = evaluate(run, options->evaluate_tokens);
-        values[1] = run->bits = loss_bits(loss);
-        values[2] = run->nats = loss_nats(loss);
-        run->worse = run->nats < run->best ? 0 : run->worse + 1;
-        run->best = fmin(run->best, run->nats);
+        values[1] = loss_bits(loss);
+        values[2] = loss_nats(loss);
+        run->worse = values[2] < run->best ? 0 : run->worse + 1;
+        run->best = fmin(run->best, values[2]);
         run->training.enough = options->patience && run->worse >= options->patience;
     }
     if (options->sample_every && done % options->sample_every == 0 && !options->common.quiet)
@@ -157,42 +148,18 @@ static bool score_step(void *context, bool due, double *values)
 static ReportConfig report_config(const Run *run)
 {
     return (ReportConfig){
-        .values = 4,
-        .digits = { 9, 9, 9, 6 },
         .header = "step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds",
+        .count = 4,
+        .values = { { .progress = "training %.3f bits",
+                      .label = "bits per byte",
+                      .settings = "set yrange [0:]",
+                      .title = "training" },
+                    { .progress = "  held out %.3f bits", .title = "held out", .sparse = true },
+                    { .progress = ", %.3f nats" } },
         .items =
             (double)(run->options->common.batch * run->batch.length * run->training.micro_batches),
         .unit = "tokens",
-        .print = print_progress,
-        .context = run,
-        .panels = 1,
-        .panel = { { .label = "bits per byte",
-                     .settings = "set yrange [0:]",
-                     .curves = { { .value = 0,
-                                   .factor = 1,
-                                   .title = "training",
-                                   .line = "#2166ac",
-                                   .range = "#c6dbef" },
-                                 { .value = 1,
-                                   .factor = 1,
-                                   .title = "held out",
-                                   .line = "#b2541a" } } } },
     };
-}
-
-static bool draw_report(const Report *report, const Run *run, Loss loss)
-{
-    const TrainingOptions *common = &run->options->common;
-    ReportTitle title = { .drop_at = 0 };
-    snprintf(title.title, sizeof title.title,
-             "A language model of %s: causal %s attention, %lld layers, %lld heads of %lld",
-             run->options->tokens, common->attention, (long long)common->layers,
-             (long long)common->heads, (long long)common->head_dim);
-    snprintf(title.subtitle, sizeof title.subtitle,
-             "seed %lld, step %lld: %.3f bits per byte, %.3f nats per token on the held-out text",
-             (long long)common->seed, (long long)run->training.done, loss_bits(loss),
-             loss_nats(loss));
-    return report_draw(report, &title);
 }
 
 static void print_loss(const char *what, const Run *run, Loss loss, double seconds)
@@ -212,12 +179,18 @@ static bool is_schedule_free(const LanguageOptions *options)
 static int train(Run *run)
 {
     Training *training = &run->training;
-    Report *report = training_run(training, report_config(run));
+    const TrainingOptions *common = training->options;
+    training_run(training, report_config(run));
     const Loss loss = evaluate(run, stopped_by ? run->options->evaluate_tokens : INT64_MAX);
     print_loss(training->enough ? "final (patience)" : "final", run, loss, training->seconds);
-    training->failed |= !draw_report(report, run, loss);
-    report_free(report);
-    return training_status(training);
+    char title[160];
+    snprintf(title, sizeof title,
+             "A language model of %s: causal %s attention, %lld layers, %lld heads of %lld",
+             run->options->tokens, common->attention, (long long)common->layers,
+             (long long)common->heads, (long long)common->head_dim);
+    return training_end(training, title,
+                        "%.3f bits per byte, %.3f nats per token on the held-out text",
+                        loss_bits(loss), loss_nats(loss));
 }
 
 static int measure(Run *run)
@@ -319,17 +292,12 @@ static void run_start(Run *run, const LanguageOptions *options, const Given *giv
     *run = (Run){ .options = options,
                   .given = given,
                   .split = language_splits(options, given),
-                  .bits = NAN,
-                  .nats = NAN,
                   .best = INFINITY };
     find_vocabulary(run);
     read_texts(run);
     Training *training = &run->training;
-    *training = training_new(&language_train_command, &options->common, options->common.steps);
-    training->context = run;
-    training->next_batch = next_batch;
-    training->loss = loss_of;
-    training->score = score_step;
+    *training = training_new(&language_train_command, &options->common, options->common.steps,
+                             (TrainingStep){ run, next_batch, loss_of, score_step });
     if (options->tokens_per_update)
         training->micro_batches = options->tokens_per_update / (batch * options->context);
     run->model = model_new(training->params, options, &run->vocabulary);
@@ -354,20 +322,9 @@ static void run_free(Run *run)
 /* Checks combinations of options. */
 static void check_together(const LanguageOptions *options, const Given *given)
 {
-    static const char *const of_training[] = {
-        "tokens-per-update", "warm-up",      "last-rate",    "patience", "evaluate-every",
-        "evaluate-tokens",   "sample-every", "weight-decay", "beta2",    NULL
-    };
-    static const char *const of_linear[] = { "features", NULL };
-    static const char *const of_decay[] = { "last-rate", NULL };
-    training_check(&options->common, given, of_training);
-    const char *attention = options->common.attention;
-    char what[64];
-    snprintf(what, sizeof what, "--attention %s, which has none", attention);
-    if (strcmp(attention, "linear") && strcmp(attention, "decay"))
-        options_refuse(given, of_linear, what);
+    training_check(&options->common, given);
     if (is_schedule_free(options))
-        options_refuse(given, of_decay, "--optimizer schedule-free, which averages instead");
+        options_refuse(given, "last-rate", "--optimizer schedule-free, which averages instead");
     const int64_t tokens = options->common.batch * options->context;
     if (options->tokens_per_update % tokens)
         fail(BAD_USE,

@@ -1,8 +1,10 @@
 #include "examples/shared/options.h"
 #include "examples/shared/program.h"
 
+#include <ctype.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,58 +22,48 @@ const char *const feature_names[] = {
 };
 /* auto: device_best() */
 static const char *const device_names[] = { "auto", "plain", "cpu", "cuda", NULL };
-const char *const precision_names[] = {
-    [PRECISION_FLOAT32] = "float32",
-    [PRECISION_TF32] = "tf32",
-    [PRECISION_BF16] = "bf16",
-    [PRECISION_BF16 + 1] = "auto", /* training_precision */
-    NULL,
-};
-
-const char *const step_precision_names[] = {
-    [PRECISION_FLOAT32] = "float32",
-    [PRECISION_TF32] = "tf32",
-    [PRECISION_BF16] = "bf16",
-    NULL,
-};
+/* By Precision, then auto: training_precision */
+static const char *const precision_names[] = { "float32", "tf32", "bf16", "auto", NULL };
+const char *const step_precision_names[] = { "float32", "tf32", "bf16", NULL };
 const char *const plot_endings[] = { ".svg", NULL };
 
 #define AT(field) offsetof(TrainingOptions, field)
 /* clang-format off */
 const Option model_rows[5] = {
-    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names,
-      "feature map of linear attention" },
-    { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
-    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "attention heads per layer" },
-    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "size of a head" },
-    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden size" },
+    { "features", CHOICE, OF_MODEL, AT(features), .choices = feature_names,
+      .help = "feature map of linear attention" },
+    { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, .help = "of the transformer" },
+    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, .help = "attention heads per layer" },
+    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, .help = "size of a head" },
+    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, .help = "hidden size" },
 };
 const Option training_rows[3] = {
-    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "at its highest" },
-    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL,
-      "maximum norm of the gradient (0: no clipping)" },
-    { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
+    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, .help = "at its highest" },
+    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6,
+      .help = "maximum norm of the gradient (0: no clipping)" },
+    { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, .help = "probability" },
 };
 const Option run_rows[RUN_ROWS] = {
-    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
-      "a checkpoint, written at the end and on Ctrl-C" },
-    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
-    { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
-      "log and show every N steps; CUDA does not synchronize in between" },
-    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
-      "continue from a checkpoint; --log appends" },
-    [RUN_LOAD] = { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
-      "start from the weights and options of a checkpoint" },
-    { "evaluate", FLAG, OF_RUN, AT(evaluate), 0, 0, NULL,
-      "no training: evaluate the checkpoint of --load on fresh data" },
-    [RUN_PRECISION] = { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
-      "of storage and products; tf32 on CUDA only; auto: bf16 where that is fast (docs/gpu.md)" },
-    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
-    [RUN_QUIET] = { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
+    { "save", PATH, OF_PROGRESS, AT(save),
+      .help = "a checkpoint, written at the end and on Ctrl-C" },
+    { "save-every", WHOLE, OF_PROGRESS, AT(save_every), 1, 1e9, .help = "also save every N steps" },
+    { "score-every", WHOLE, OF_PROGRESS, AT(score_every), 1, 1e9, "1",
+      .help = "log and show every N steps; CUDA does not synchronize in between" },
+    { "resume", CHECKPOINT, OF_PROGRESS, AT(resume),
+      .help = "continue from a checkpoint; --log appends" },
+    [RUN_LOAD] = { "load", CHECKPOINT, OF_RUN, AT(load),
+      .help = "start from the weights and options of a checkpoint" },
+    { "evaluate", FLAG, OF_RUN, AT(evaluate),
+      .help = "no training: evaluate the checkpoint of --load on fresh data" },
+    [RUN_PRECISION] = { "precision", CHOICE, OF_RUN, AT(precision), .choices = precision_names,
+      .help = "of storage and products; tf32 on CUDA only; auto: bf16 where that is fast "
+              "(docs/gpu.md)" },
+    { "eager", FLAG, OF_PROGRESS, AT(eager), .help = "on CUDA: without graph capture and replay" },
+    [RUN_QUIET] = { "quiet", FLAG, OF_RUN, AT(quiet), .help = "print only the final line" },
 };
 const Option device_rows[2] = {
-    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "of the computation" },
-    { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
+    { "device", CHOICE, OF_RUN, AT(device), .choices = device_names, .help = "of the computation" },
+    { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, .help = "of the CPU (default: all cores)" },
 };
 /* clang-format on */
 
@@ -84,57 +76,59 @@ Device *training_device(const TrainingOptions *options)
 
 Precision training_precision(const TrainingOptions *options, const Device *device)
 {
-    const bool fast = device_has_bf16(device), is_auto = !strcmp(options->precision, "auto");
-    if (is_auto)
+    const bool fast = device_has_bf16(device);
+    if (!strcmp(options->precision, "auto")) {
         fprintf(stderr, "precision: %s\n", fast ? "bf16" : "float32");
-    else if (!fast && !strcmp(options->precision, "bf16"))
-        fprintf(stderr,
-                "precision: bf16 by conversion, slower than float32: %s lacks "
-                "instructions for it\n",
-                device_name(device));
-    if (is_auto)
         return fast ? PRECISION_BF16 : PRECISION_FLOAT32;
-    return (Precision)choice_index(precision_names, options->precision);
-}
-
-int choice_index(const char *const *choices, const char *value)
-{
-    int index = 0;
-    while (strcmp(choices[index], value))
-        index++;
-    return index;
+    }
+    const Precision precision = (Precision)choice_index(precision_names, options->precision);
+    if (precision == PRECISION_BF16 && !fast)
+        fprintf(stderr,
+                "precision: bf16 by conversion, slower than float32: %s lacks instructions for "
+                "it\n",
+                device_name(device));
+    return precision;
 }
 
 /* -------------------------------------------------------------------------------- values, texts */
 
 typedef struct Text {
-    char text[96];
+    char text[1024];
 } Text;
+
+/* Appends. */
+__attribute__((format(printf, 2, 3))) static void add(Text *text, const char *format, ...)
+{
+    const size_t used = strlen(text->text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text->text + used, sizeof text->text - used, format, arguments);
+    va_end(arguments);
+}
 
 /* The shortest decimal text that parses to the same number. */
 static Text number_text(double value)
 {
     Text text;
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = 15; digits <= 17; digits++) {
         snprintf(text.text, sizeof text.text, "%.*g", digits, value);
         if (strtod(text.text, NULL) == value)
             break;
     }
-    if (value == floor(value) && fabs(value) < 1e15)
-        snprintf(text.text, sizeof text.text, "%.0f", value);
     return text;
 }
 
+/* A value as checkpoints and --help have it; empty if they do not. */
 static Text option_text(const Option *option, const void *options)
 {
-    const void *value = (const char *)options + option->offset;
+    const void *field = (const char *)options + option->offset;
     Text text = { "" };
     if (option->kind == WHOLE)
-        text = number_text((double)*(const int64_t *)value);
+        text = number_text((double)*(const int64_t *)field);
     else if (option->kind == NUMBER)
-        text = number_text(*(const double *)value);
-    else if (option->kind == CHOICE && *(const char *const *)value)
-        snprintf(text.text, sizeof text.text, "%s", *(const char *const *)value);
+        text = number_text(*(const double *)field);
+    else if (option->kind == CHOICE)
+        add(&text, "%s", *(const char *const *)field);
     return text;
 }
 
@@ -142,91 +136,69 @@ static Text option_text(const Option *option, const void *options)
  * characters that ends in .svg" */
 static Text expected(const Option *option)
 {
+    const char *const *choices = option->choices;
     Text text = { "" };
     if (option->kind == PATH)
-        snprintf(text.text, sizeof text.text, "a file name without control characters%s",
-                 option->choices ? " that ends in " : "");
+        add(&text, "a file name without control characters%s", choices ? " that ends in " : "");
     if (option->kind == WHOLE || option->kind == NUMBER)
-        snprintf(text.text, sizeof text.text, "a %s from %.32s to %.32s",
-                 option->kind == WHOLE ? "whole number" : "number", number_text(option->low).text,
-                 number_text(option->high).text);
-    for (int i = 0; option->choices && option->choices[i]; i++) {
-        bool last = !option->choices[i + 1];
-        size_t used = strlen(text.text);
-        snprintf(text.text + used, sizeof text.text - used, "%s%s",
-                 i == 0 ? ""
-                 : last ? " or "
-                        : ", ",
-                 option->choices[i]);
-    }
+        add(&text, "a %s from %s to %s", option->kind == WHOLE ? "whole number" : "number",
+            number_text(option->low).text, number_text(option->high).text);
+    for (int i = 0; choices && choices[i]; i++)
+        add(&text, "%s%s", i == 0 ? "" : choices[i + 1] ? ", " : " or ", choices[i]);
     return text;
 }
 
-static bool read_choice(const Option *option, const char *text, const char **value)
+int choice_index(const char *const *choices, const char *value)
 {
-    for (int i = 0; option->choices[i]; i++) {
-        if (!strcmp(text, option->choices[i])) {
-            *value = option->choices[i];
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool read_number(const Option *option, const char *text, void *value)
-{
-    char *end;
-    double number = strtod(text, &end);
-    if (end == text || *end || !(number >= option->low && number <= option->high))
-        return false;
-    if (option->kind == WHOLE && number != floor(number))
-        return false;
-    if (option->kind == WHOLE)
-        *(int64_t *)value = (int64_t)number;
-    else
-        *(double *)value = number;
-    return true;
+    int index = 0;
+    while (choices[index] && strcmp(choices[index], value))
+        index++;
+    return index;
 }
 
 /* Lines that name the file stay whole. */
 static bool name_ok(const Option *option, const char *name)
 {
     for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+        if (iscntrl((unsigned char)*c))
             return false;
-    const size_t length = strlen(name);
     bool ok = !option->choices;
     for (int i = 0; !ok && option->choices[i]; i++) {
-        const size_t end = strlen(option->choices[i]);
+        const size_t length = strlen(name), end = strlen(option->choices[i]);
         ok = length > end && !strcmp(name + length - end, option->choices[i]);
     }
     return ok;
 }
 
 /* Parses a value into its field; returns false for a text that the option does not allow. */
-static bool value_read(const Option *option, const char *text, void *value)
-{
-    switch (option->kind) {
-    case WHOLE:
-    case NUMBER:
-        return read_number(option, text, value);
-    case CHOICE:
-        return read_choice(option, text, value);
-    case FLAG:
-        *(bool *)value = true;
-        return true;
-    default:
-        *(const char **)value = text;
-        return option->kind != PATH || name_ok(option, text);
-    }
-}
-
 static bool option_read(const Option *option, const char *text, void *options)
 {
-    return value_read(option, text, (char *)options + option->offset);
+    void *field = (char *)options + option->offset;
+    if (option->kind == WHOLE || option->kind == NUMBER) {
+        char *end;
+        const double number = strtod(text, &end);
+        if (end == text || *end || !(number >= option->low && number <= option->high) ||
+            (option->kind == WHOLE && number != floor(number)))
+            return false;
+        if (option->kind == WHOLE)
+            *(int64_t *)field = (int64_t)number;
+        else
+            *(double *)field = number;
+    } else if (option->kind == CHOICE) {
+        const char *choice = option->choices[choice_index(option->choices, text)];
+        if (!choice)
+            return false;
+        *(const char **)field = choice;
+    } else if (option->kind == FLAG) {
+        *(bool *)field = true;
+    } else {
+        *(const char **)field = text;
+        return option->kind != PATH || name_ok(option, text);
+    }
+    return true;
 }
 
-/* --------------------------------------------------------------------------------- command line */
+/* ------------------------------------------------------------------- options of a command, help */
 
 /* The index-th option of a command, or NULL after the last one. */
 static const Option *option_at(const Command *command, int index)
@@ -239,85 +211,113 @@ static const Option *option_at(const Command *command, int index)
     return NULL;
 }
 
-/* Prints words in lines of at most 80 characters; those after the first begin in this column. */
-static void print_words(const char *text, int indent)
+/* The index of an option, or of the NULL after the last one. */
+static int index_of(const Command *command, const char *name)
 {
-    int column = indent - 1;
-    for (const char *separator = ""; *text; separator = " ") {
-        const int length = (int)strcspn(text, " ");
-        if (column + 1 + length > 80) {
-            printf("\n%*s", indent, "");
-            separator = "";
-            column = indent - 1;
-        }
-        printf("%s%.*s", separator, length, text);
-        column += 1 + length;
-        text += length + (text[length] == ' ');
+    int index = 0;
+    for (const Option *option; (option = option_at(command, index)); index++)
+        if (!strcmp(option->name, name))
+            break;
+    return index;
+}
+
+/* A value that no row sets is zero. */
+static void set_defaults(const Command *command, void *options)
+{
+    const Option *option;
+    for (int i = 0; (option = option_at(command, i)); i++)
+        if (option->standard || option->kind == CHOICE)
+            option_read(option, option->standard ? option->standard : option->choices[0], options);
+}
+
+/* The values of a preset, or of the default one if there is none of this name. */
+static void from_preset(const Command *command, const char *name, void *options)
+{
+    const Command *trainer = command->trainer;
+    const Option *preset = option_at(trainer, index_of(trainer, "preset"));
+    memset(options, 0, trainer->size);
+    set_defaults(trainer, options);
+    set_defaults(command, options);
+    if (name)
+        option_read(preset, name, options);
+    const Text chosen = option_text(preset, options);
+    Text values = { "" };
+    add(&values, "%s", trainer->presets[choice_index(preset->choices, chosen.text)]);
+    char *rest = values.text;
+    for (char *word; (word = strtok_r(NULL, "= ", &rest));) {
+        const Option *option = option_at(trainer, index_of(trainer, word));
+        if (!option || !option_read(option, strtok_r(NULL, "= ", &rest), options))
+            fail(EXIT_FAILURE, "preset %s: %s: not a value of an option", chosen.text, word);
+    }
+}
+
+/* Prints words in lines of at most 80 characters, behind a column of names. */
+static void print_words(char *text)
+{
+    int column = 22;
+    for (const char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
+        if (column + 1 + (int)strlen(word) > 80)
+            column = printf("\n%22s", "") - 1;
+        column += printf(" %s", word);
     }
     printf("\n");
 }
 
 /* Appends " (VALUE; PRESET VALUE)": the default, and those of presets that have another one. */
-static void add_defaults(char text[], size_t size, const Command *command, const Option *option)
+static void add_defaults(Text *text, const Command *command, const Option *option)
 {
-    Text standard = { "" };
-    size_t used = strlen(text);
-    for (int p = 0; p == 0 || (command->preset_names && command->preset_names[p]); p++) {
-        const int preset = p == 0 ? command->standard : p <= command->standard ? p - 1 : p;
-        const Text value =
-            option_text(option, (const char *)command->presets + (size_t)preset * command->size);
-        if (p == 0) {
-            if (!*value.text || (option->scope == OF_RUN && !strcmp(value.text, "0")))
-                return;
-            standard = value;
-            used += (size_t)snprintf(text + used, size - used, " (%s", value.text);
-        } else if (strcmp(option->name, "preset") && strcmp(value.text, standard.text)) {
-            used += (size_t)snprintf(text + used, size - used, "; %s %s",
-                                     command->preset_names[preset], value.text);
+    const Option *preset = option_at(command, index_of(command, "preset"));
+    void *options = allocate(1, command->trainer->size);
+    from_preset(command, NULL, options);
+    const Text standard = option_text(option, options);
+    if (*standard.text && (option->scope <= OF_GOAL || strcmp(standard.text, "0"))) {
+        add(text, " (%s", standard.text);
+        for (int i = 0; preset && preset != option && preset->choices[i]; i++) {
+            from_preset(command, preset->choices[i], options);
+            const Text value = option_text(option, options);
+            if (strcmp(value.text, standard.text))
+                add(text, "; %s %s", preset->choices[i], value.text);
         }
+        add(text, ")");
     }
-    snprintf(text + used, size - used, ")");
-}
-
-static void print_option(const Command *command, const Option *option)
-{
-    static const char *const values[] = { " N",   " X",    " NAME", " FILE", " FILE",
-                                          " DIR", " TEXT", "",      " FILE", " FILE" };
-    char text[512];
-    snprintf(text, sizeof text, "--%s%s", option->name, values[option->kind]);
-    printf("  %-20s ", text);
-    snprintf(text, sizeof text, "%s%s%s", option->help, option->kind == CHOICE ? ": " : "",
-             option->kind == CHOICE ? expected(option).text : "");
-    add_defaults(text, sizeof text, command, option);
-    print_words(text, 23);
+    free(options);
 }
 
 static void print_help(const Command *command)
 {
+    static const char *const values[] = {
+        [WHOLE] = " N",     [NUMBER] = " X",   [CHOICE] = " NAME",
+        [STRING] = " TEXT", [FLAG] = "",       [PATH] = " FILE",
+        [FOLDER] = " DIR",  [INPUT] = " FILE", [CHECKPOINT] = " FILE",
+    };
     printf("%s\n\n", command->about);
     const Option *option;
-    for (int i = 0; (option = option_at(command, i)); i++)
-        print_option(command, option);
+    for (int i = 0; (option = option_at(command, i)); i++) {
+        Text name = { "" }, text = { "" };
+        add(&name, "--%s%s", option->name, values[option->kind]);
+        printf("  %-20s", name.text);
+        add(&text, "%s", option->help);
+        if (option->kind == CHOICE)
+            add(&text, ": %s", expected(option).text);
+        add_defaults(&text, command, option);
+        print_words(text.text);
+    }
     printf("  %-20s print this\n", "--help");
 }
 
-/* Ends the program: no option, or several, have this name, which may be abbreviated. */
+/* --------------------------------------------------------------------------------- command line */
+
+/* Ends the program: no option, or several, have this name, which may be abbreviated; or it is that
+ * of a flag, given a value, which getopt leaves in optopt. */
 static _Noreturn void reject_name(const struct option *known, const char *argument)
 {
-    const size_t length = strcspn(argument + 2, "=");
-    char fitting[32 * OPTIONS_MAX] = "";
-    size_t used = 0;
+    Text fitting = { "" };
     int count = 0;
-    bool whole = false; /* a flag with a value */
-    for (; known->name; known++) {
-        if (strncmp(known->name, argument + 2, length))
-            continue;
-        used += (size_t)snprintf(fitting + used, sizeof fitting - used, "%s--%s",
-                                 count++ ? ", " : "", known->name);
-        whole |= !known->name[length];
-    }
-    if (count > 1 && !whole)
-        fail(BAD_USE, "option '%s' is ambiguous: %s", argument, fitting);
+    for (; known->name; known++)
+        if (!strncmp(known->name, argument + 2, strcspn(argument + 2, "=")))
+            add(&fitting, "%s--%s", count++ ? ", " : "", known->name);
+    if (count > 1 && !optopt)
+        fail(BAD_USE, "option '%s' is ambiguous: %s", argument, fitting.text);
     fail(BAD_USE, "unrecognized option '%s'; --help lists all", argument);
 }
 
@@ -325,12 +325,13 @@ static _Noreturn void reject_name(const struct option *known, const char *argume
  * of options with equal codes for the first of them. */
 enum { FIRST_CODE = 256 };
 
-/* Ends the program if getopt or the option's row rejects an argument. */
-static void read_arguments(Given *given, int argc, char **argv)
+/* Ends the program if getopt or the option's row rejects an argument; overwrites the options. */
+static void read_arguments(Given *given, int argc, char **argv, void *options)
 {
+    const Command *command = given->command;
     struct option long_options[OPTIONS_MAX + 2] = { 0 };
     int count = 0;
-    for (const Option *option; (option = option_at(given->command, count)); count++)
+    for (const Option *option; (option = option_at(command, count)); count++)
         long_options[count] =
             (struct option){ option->name, option->kind == FLAG ? no_argument : required_argument,
                              NULL, FIRST_CODE + count };
@@ -343,48 +344,41 @@ static void read_arguments(Given *given, int argc, char **argv)
             fail(BAD_USE, "unrecognized option '-%c'; --help lists all", optopt);
         if (code == '?')
             reject_name(long_options, argv[optind - 1]);
-        const int index = code - FIRST_CODE;
-        if (index == count) {
-            print_help(given->command);
+        const Option *option = option_at(command, code - FIRST_CODE);
+        if (!option) {
+            print_help(command);
             exit(EXIT_SUCCESS);
         }
-        const Option *option = option_at(given->command, index);
-        given->texts[index] = optarg ? optarg : "";
-        union {
-            int64_t whole;
-            double number;
-            const char *text;
-            bool flag;
-        } unused;
-        if (!value_read(option, given->texts[index], &unused))
-            fail(BAD_USE, "--%s %s: expected %s", option->name, given->texts[index],
-                 expected(option).text);
+        const char *text = given->texts[code - FIRST_CODE] = optarg ? optarg : "";
+        if (!option_read(option, text, options))
+            fail(BAD_USE, "--%s %s: expected %s", option->name, text, expected(option).text);
     }
-    if (given->command->argument && optind < argc)
+    if (command->argument && optind < argc)
         given->argument = argv[optind++];
-    if (given->command->argument && !given->argument)
-        fail(BAD_USE, "expected %s; --help lists the options", given->command->argument);
+    if (command->argument && !given->argument)
+        fail(BAD_USE, "expected %s; --help lists the options", command->argument);
     if (optind < argc)
         fail(BAD_USE, "%s: expected an option; --help lists them", argv[optind]);
 }
 
 const char *option_given(const Given *given, const char *name)
 {
-    const Option *option;
-    for (int i = 0; (option = option_at(given->command, i)); i++) {
-        if (!strcmp(option->name, name))
-            return given->texts[i];
-    }
-    return NULL;
+    return given->texts[index_of(given->command, name)];
 }
 
-void options_refuse(const Given *given, const char *const *names, const char *what)
+void options_refuse(const Given *given, const char *names, const char *format, ...)
 {
-    for (; *names; names++) {
-        if (option_given(given, *names))
-            fail(BAD_USE, "--%s %s: expected without %s", *names, option_given(given, *names),
-                 what);
-    }
+    Text words = { "" }, what;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what.text, sizeof what.text, format, arguments);
+    va_end(arguments);
+    add(&words, "%s", names);
+    char *rest = words.text;
+    for (char *name; (name = strtok_r(NULL, " ", &rest));)
+        if (option_given(given, name))
+            fail(BAD_USE, "--%s %s: expected without %s", name, option_given(given, name),
+                 what.text);
 }
 
 void option_check_file(const char *name, const char *path)
@@ -394,16 +388,16 @@ void option_check_file(const char *name, const char *path)
              tapegrad_error());
 }
 
-void training_check(const TrainingOptions *options, const Given *given, const char *const *refused)
+void training_check(const TrainingOptions *options, const Given *given)
 {
-    static const char *const of_training[] = { "steps", "learning-rate", "clip",   "dropout",
-                                               "log",   "plot",          "save",   "save-every",
-                                               "eager", "score-every",   "resume", NULL };
-    static const char what[] = "--evaluate, which trains nothing";
-    if (options->evaluate) {
-        options_refuse(given, of_training, what);
-        options_refuse(given, refused, what);
-    }
+    const Option *option;
+    for (int i = 0; options->evaluate && (option = option_at(given->command, i)); i++)
+        if (option->scope >= OF_TRAINING && option->scope <= OF_PROGRESS)
+            options_refuse(given, option->name, "--evaluate, which trains nothing");
+    if (strcmp(options->attention, "linear") && strcmp(options->attention, "decay"))
+        options_refuse(given, "features", "--attention %s, which has none", options->attention);
+    if (strcmp(options->attention, "lsh"))
+        options_refuse(given, "rounds", "--attention %s, which has none", options->attention);
     if (options->evaluate && !options->load)
         fail(BAD_USE, "--evaluate: expected together with --load FILE");
     if (options->save_every && !options->save)
@@ -416,56 +410,42 @@ void training_check(const TrainingOptions *options, const Given *given, const ch
 
 void training_check_epochs(TrainingOptions *options, const Given *given)
 {
-    const char *steps = option_given(given, "steps"), *epochs = option_given(given, "epochs");
-    if (steps && epochs)
-        fail(BAD_USE, "--steps %s: expected without --epochs %s", steps, epochs);
-    if (epochs)
+    const char *epochs = option_given(given, "epochs");
+    if (epochs) {
+        options_refuse(given, "steps", "--epochs %s", epochs);
         options->steps = 0;
+    }
 }
 
-/* ------------------------------------------------------------------------- presets, checkpoints */
-
-static const Command *trainer_of(const Command *command)
-{
-    return command->trainer ? command->trainer : command;
-}
-
-/* name: one of the preset names, or NULL for the default preset. */
-static void from_preset(const Command *command, const char *name, void *options)
-{
-    const Command *trainer = trainer_of(command);
-    int preset = command->standard;
-    for (int i = 0; name && trainer->preset_names[i]; i++)
-        preset = strcmp(trainer->preset_names[i], name) ? preset : i;
-    memcpy(options, (const char *)command->presets + (size_t)preset * command->size, command->size);
-}
+/* ---------------------------------------------------------------------------------- checkpoints */
 
 /* The key of an option in a checkpoint. */
 static Text key_of(const Command *command, const char *name)
 {
-    Text key;
-    snprintf(key.text, sizeof key.text, "%s.%s", command->program, name);
+    Text key = { "" };
+    add(&key, "%s.%s", command->program, name);
     return key;
 }
 
 static void from_checkpoint(const Command *command, const char *path, void *options)
 {
+    const Command *trainer = command->trainer;
     TensorFile *file = tensor_file_open(path);
     if (!file)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     const char *program = tensor_file_metadata(file, "program");
-    if (program && strcmp(program, command->program))
+    if (program && strcmp(program, trainer->program))
         fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it is one of %s", path,
-             command->program, program);
-    from_preset(command, tensor_file_metadata(file, key_of(command, "preset").text), options);
+             trainer->program, program);
+    from_preset(command, tensor_file_metadata(file, key_of(trainer, "preset").text), options);
     const Option *option;
-    for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
-        if (option->scope == OF_RUN)
+    for (int i = 0; (option = option_at(trainer, i)); i++) {
+        const char *text = tensor_file_metadata(file, key_of(trainer, option->name).text);
+        if (option->scope > OF_GOAL)
             continue;
-        const char *text = tensor_file_metadata(file, key_of(command, option->name).text);
         if (!text)
             fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it has no --%s", path,
-                 command->program, option->name);
+                 trainer->program, option->name);
         if (!option_read(option, text, options))
             fail(EXIT_FAILURE, "%s: --%s is %s there, expected %s", path, option->name, text,
                  expected(option).text);
@@ -473,54 +453,51 @@ static void from_checkpoint(const Command *command, const char *path, void *opti
     tensor_file_close(file);
 }
 
-static bool is_checkpoint(const Option *option)
-{
-    return option->kind == CHECKPOINT || option->kind == RESUMED;
-}
-
-/* The option that names a checkpoint, or NULL; at most one is allowed. */
-static const Option *checkpoint_given(const Given *given)
-{
-    const Option *found = NULL, *option;
-    for (int i = 0; (option = option_at(given->command, i)); i++) {
-        if (!given->texts[i] || !is_checkpoint(option))
-            continue;
-        if (found)
-            fail(BAD_USE, "--%s %s: expected without --%s %s", option->name, given->texts[i],
-                 found->name, option_given(given, found->name));
-        found = option;
-    }
-    return found;
-}
-
 /* Parses the options on the command line; those that the checkpoint fixes must equal its values. */
-static void from_arguments(const Given *given, const Option *checkpoint, void *options)
+static void from_arguments(const Given *given, OptionScope last_fixed, const char *checkpoint,
+                           void *options)
 {
     const Option *option;
     for (int i = 0; (option = option_at(given->command, i)); i++) {
         if (!given->texts[i])
             continue;
-        Text before = option_text(option, options);
+        const Text before = option_text(option, options);
         option_read(option, given->texts[i], options);
-        bool fixed = checkpoint && (option->scope == OF_MODEL ||
-                                    (option->scope == OF_TRAINING && checkpoint->kind == RESUMED));
-        if (fixed && strcmp(before.text, option_text(option, options).text))
+        if (checkpoint && option->scope <= last_fixed &&
+            strcmp(before.text, option_text(option, options).text))
             fail(BAD_USE, "--%s %s: the checkpoint %s has --%s %s, which cannot change",
-                 option->name, given->texts[i], option_given(given, checkpoint->name), option->name,
-                 before.text);
+                 option->name, given->texts[i], checkpoint, option->name, before.text);
     }
 }
 
-/* Whether both paths name one file, which need not exist. */
+int options_texts(const Command *command, const void *options, FileMetadata texts[OPTIONS_MAX])
+{
+    static Text keys[OPTIONS_MAX], values[OPTIONS_MAX];
+    int count = 0;
+    const Option *option;
+    texts[count++] = (FileMetadata){ "program", command->program };
+    for (int i = 0; (option = option_at(command, i)); i++) {
+        if (option->scope > OF_GOAL)
+            continue;
+        keys[count] = key_of(command, option->name);
+        values[count] = option_text(option, options);
+        texts[count] = (FileMetadata){ keys[count].text, values[count].text };
+        count++;
+    }
+    return count;
+}
+
+/* ---------------------------------------------------------------------------------------- files */
+
+/* Whether both paths name one file, which need not exist: then its folder identifies it. */
 static bool is_same_file(const char *a, const char *b)
 {
+    const char *const paths[] = { a, b }, *names[] = { "", "" };
     struct stat status[2];
-    const char *const paths[] = { a, b }, *names[2];
-    const bool exists = stat(a, &status[0]) == 0;
-    if (exists != (stat(b, &status[1]) == 0))
-        return false;
-    for (int i = 0; i < 2 && !exists; i++) {
+    for (int i = 0; i < 2; i++) {
         char folder[4096];
+        if (stat(paths[i], &status[i]) == 0)
+            continue;
         const char *slash = strrchr(paths[i], '/');
         names[i] = slash ? slash + 1 : paths[i];
         snprintf(folder, sizeof folder, "%.*s.", (int)(names[i] - paths[i]), paths[i]);
@@ -528,36 +505,7 @@ static bool is_same_file(const char *a, const char *b)
             return false;
     }
     return status[0].st_dev == status[1].st_dev && status[0].st_ino == status[1].st_ino &&
-           (exists || !strcmp(names[0], names[1]));
-}
-
-static bool is_input(const Option *option)
-{
-    return option->kind == INPUT || is_checkpoint(option);
-}
-
-/* Ends the program if it would write a file twice, or one that it reads. */
-static void check_files(const Given *given)
-{
-    static const Option argument = { .name = "", .kind = INPUT };
-    const Option *options[OPTIONS_MAX + 1] = { &argument }, *option;
-    const char *paths[OPTIONS_MAX + 1] = { given->argument };
-    int count = given->argument != NULL;
-    for (int i = 0; (option = option_at(given->command, i)); i++) {
-        if (!given->texts[i] || (option->kind != PATH && !is_input(option)))
-            continue;
-        for (int j = 0; j < count; j++) {
-            const Option *other = options[j];
-            const bool written = option->kind == PATH || other->kind == PATH;
-            const bool saved = (is_checkpoint(option) && !strcmp(other->name, "save")) ||
-                               (is_checkpoint(other) && !strcmp(option->name, "save"));
-            if (written && !saved && is_same_file(given->texts[i], paths[j]))
-                fail(BAD_USE, "--%s %s: expected another file than %s%s %s", option->name,
-                     given->texts[i], *other->name ? "--" : "the argument", other->name, paths[j]);
-        }
-        options[count] = option;
-        paths[count++] = given->texts[i];
-    }
+           !strcmp(names[0], names[1]);
 }
 
 void options_check_input(const Given *given, const char *path)
@@ -567,6 +515,24 @@ void options_check_input(const Given *given, const char *path)
         if (given->texts[i] && option->kind == PATH && is_same_file(given->texts[i], path))
             fail(BAD_USE, "--%s %s: expected another file than %s, which is read", option->name,
                  given->texts[i], path);
+}
+
+/* Ends the program if it would write the i-th option's file, and it is an earlier one's, or if it
+ * would write that one; the argument is the first. --save may write a checkpoint that is read. */
+static void check_file(const Given *given, int i)
+{
+    static const Option argument = { .name = "", .kind = INPUT };
+    const Option *option = option_at(given->command, i);
+    for (int j = -1; j < i && given->texts[i] && option->kind >= PATH; j++) {
+        const Option *other = j < 0 ? &argument : option_at(given->command, j);
+        const char *path = j < 0 ? given->argument : given->texts[j];
+        const bool written = option->kind == PATH || other->kind == PATH;
+        const bool saved = (option->kind == CHECKPOINT && !strcmp(other->name, "save")) ||
+                           (other->kind == CHECKPOINT && !strcmp(option->name, "save"));
+        if (path && other->kind >= PATH && written && !saved && is_same_file(given->texts[i], path))
+            fail(BAD_USE, "--%s %s: expected another file than %s%s %s", option->name,
+                 given->texts[i], j < 0 ? "the argument" : "--", other->name, path);
+    }
 }
 
 /* Ranks with other options would wait for each other for ever. */
@@ -583,30 +549,16 @@ Given options_parse(const Command *command, int argc, char **argv, void *options
 {
     Given given = { .command = command };
     check_ranks(argc - 1, argv + 1);
-    read_arguments(&given, argc, argv);
-    check_files(&given);
-    const Option *checkpoint = checkpoint_given(&given);
-    if (checkpoint)
-        from_checkpoint(command, option_given(&given, checkpoint->name), options);
+    read_arguments(&given, argc, argv, options);
+    for (int i = 0; option_at(command, i); i++)
+        check_file(&given, i);
+    const char *load = option_given(&given, "load"), *resume = option_given(&given, "resume");
+    if (resume)
+        options_refuse(&given, "load", "--resume %s", resume);
+    if (load || resume)
+        from_checkpoint(command, load ? load : resume, options);
     else
         from_preset(command, option_given(&given, "preset"), options);
-    from_arguments(&given, checkpoint, options);
+    from_arguments(&given, resume ? OF_TRAINING : OF_MODEL, load ? load : resume, options);
     return given;
-}
-
-int options_texts(const Command *command, const void *options, FileMetadata texts[OPTIONS_MAX])
-{
-    static Text keys[OPTIONS_MAX], values[OPTIONS_MAX];
-    int count = 0;
-    const Option *option;
-    texts[count++] = (FileMetadata){ "program", command->program };
-    for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
-        if (option->scope == OF_RUN)
-            continue;
-        keys[count] = key_of(command, option->name);
-        values[count] = option_text(option, options);
-        texts[count] = (FileMetadata){ keys[count].text, values[count].text };
-        count++;
-    }
-    return count;
 }

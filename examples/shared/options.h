@@ -9,31 +9,33 @@ typedef enum {
     WHOLE,      /* int64_t */
     NUMBER,     /* double */
     CHOICE,     /* const char *, one of the choices */
-    PATH,       /* const char *, a file that is written */
-    INPUT,      /* likewise, one that is read */
-    FOLDER,     /* likewise */
-    STRING,     /* likewise, any text */
     FLAG,       /* bool */
-    CHECKPOINT, /* a PATH: its options replace the preset's; those OF_MODEL cannot be changed */
-    RESUMED,    /* likewise; those OF_TRAINING cannot be changed either */
+    STRING,     /* const char *, any text */
+    FOLDER,     /* likewise */
+    PATH,       /* likewise, a file that is written */
+    INPUT,      /* likewise, one that is read */
+    CHECKPOINT, /* an INPUT whose options replace the preset's: --load, --resume */
 } OptionKind;
 
-/* Presets and checkpoints hold the options of all scopes but the last. */
+/* What may change a value, and whether --evaluate, which trains nothing, reads it. Checkpoints save
+ * the options of all scopes to OF_GOAL. */
 typedef enum {
-    OF_MODEL,
-    OF_TRAINING,
-    OF_GOAL, /* the length of the training, which a resumed run may extend */
-    OF_RUN,
+    OF_MODEL,    /* a checkpoint fixes it */
+    OF_DATA,     /* a resumed checkpoint fixes it */
+    OF_TRAINING, /* likewise; --evaluate refuses it */
+    OF_GOAL,     /* the length of the training, which a resumed run may extend; likewise refused */
+    OF_PROGRESS, /* of this run; likewise refused */
+    OF_RUN,      /* of this run */
 } OptionScope;
 
 typedef struct Option {
     const char *name;
     OptionKind kind;
     OptionScope scope;
-    size_t offset;    /* of the field in the program's struct */
-    double low, high; /* of WHOLE and NUMBER, inclusive */
-    const char *const
-        *choices; /* of CHOICE; of PATH the endings of names, or NULL; NULL ends them */
+    size_t offset;              /* of the field in the program's struct */
+    double low, high;           /* of WHOLE and NUMBER, inclusive */
+    const char *standard;       /* the default; NULL: 0, or the first choice */
+    const char *const *choices; /* of CHOICE; of PATH the endings, or NULL; NULL ends them */
     const char *help;
 } Option;
 
@@ -43,23 +45,23 @@ typedef struct OptionTable {
     const Option *rows;
     int count;
 } OptionTable;
-#define OPTION_TABLE(rows)                                                                         \
-    {                                                                                              \
-        rows, sizeof(rows) / sizeof *(rows)                                                        \
-    }
+/* clang-format off */
+#define TABLE(rows) { rows, sizeof(rows) / sizeof *(rows) }
+/* clang-format on */
 
 /* A program, or a subcommand with options of its own. */
 typedef struct Command Command;
 struct Command {
-    const char *program;                /* its name in checkpoints */
     const char *about;                  /* the first lines of --help */
     const char *argument;               /* what the argument that is no option is; NULL: none */
-    OptionTable tables[OPTIONS_TABLES]; /* at most OPTIONS_MAX options; unused tables are empty */
-    const Command *trainer;             /* the command that writes its checkpoints; NULL: itself */
-    const void *presets;                /* structs of this size, with a value for every option */
-    size_t size;
-    int standard;                    /* the default preset */
-    const char *const *preset_names; /* of --preset and --help, ended by NULL; or NULL */
+    OptionTable tables[OPTIONS_TABLES]; /* fewer than OPTIONS_MAX options; the rest empty */
+    /* The command that writes the checkpoints, or this one itself, which then has a row for every
+     * field that presets set, and the following fields. */
+    const Command *trainer;
+    const char *program;        /* its name in checkpoints */
+    size_t size;                /* of its struct */
+    const char *const *presets; /* "layers=2 heads=6 ...": what differs from the defaults, one per
+                                   choice of --preset */
 };
 
 /* The values on the command line as texts, by row: "" for a flag, NULL for an option not given. */
@@ -79,9 +81,10 @@ Given options_parse(const Command *command, int argc, char **argv, void *options
 /* The value of an option on the command line as text, or NULL. */
 const char *option_given(const Given *given, const char *name);
 
-/* Ends the program if one of the options is given: "--NAME VALUE: expected without" and what, as
- * "--evaluate, which trains nothing". NULL ends the names. */
-void options_refuse(const Given *given, const char *const *names, const char *what);
+/* Ends the program if one of the options, as "heads layers", is given: "--NAME VALUE: expected
+ * without" and the formatted text, as "--model lstm, which has none". */
+__attribute__((format(printf, 3, 4))) void options_refuse(const Given *given, const char *names,
+                                                          const char *format, ...);
 
 /* Ends the program if an option names this file, which is read, to be written. */
 void options_check_input(const Given *given, const char *path);
@@ -93,7 +96,7 @@ void option_check_file(const char *name, const char *path);
 /* The options as texts for a checkpoint, valid until the next call; returns their number. */
 int options_texts(const Command *command, const void *options, FileMetadata texts[OPTIONS_MAX]);
 
-/* The index of a value in choices. */
+/* The index of a value in choices; of the NULL that ends them if it is none. */
 int choice_index(const char *const *choices, const char *value);
 
 /* ------------------------------------------------------- the options of every program that trains
@@ -112,19 +115,14 @@ typedef struct TrainingOptions {
     bool evaluate, eager, quiet;
 } TrainingOptions;
 
-/* Values that presets have in common. */
-#define TRAINING_DEFAULTS                                                                          \
-    .attention = "linear", .features = "elu+1", .seed = 1, .score_every = 1, .device = "auto",     \
-    .precision = "float32"
-
 /* The rows of these options, except where texts or choices differ. */
 enum { RUN_LOAD = 4, RUN_PRECISION = 6, RUN_QUIET = 8, RUN_ROWS }; /* in run_rows */
 extern const Option model_rows[5], training_rows[3], run_rows[RUN_ROWS], device_rows[2];
 
-/* Ends the program if options of training are given with --evaluate (refused: those of this program
- * alone, ended by NULL) or --load is not, if --save-every is given without --save, or if files
- * cannot be written. */
-void training_check(const TrainingOptions *options, const Given *given, const char *const *refused);
+/* Ends the program if options of training are given with --evaluate or --load is not, --features or
+ * --rounds with attention that has none, --save-every without --save, or if files cannot be
+ * written. */
+void training_check(const TrainingOptions *options, const Given *given);
 
 /* Ends the program if both --steps and --epochs are given; sets the steps to 0 if --epochs is,
  * which replaces those of a preset or a checkpoint. */
@@ -139,7 +137,6 @@ Precision training_precision(const TrainingOptions *options, const Device *devic
 
 /* Choices that several programs share. */
 extern const char *const feature_names[];        /* by FeatureMap, Features */
-extern const char *const precision_names[];      /* by Precision, then auto */
 extern const char *const step_precision_names[]; /* by Precision: of decode steps */
 extern const char *const plot_endings[];         /* of curves: .svg */
 

@@ -2,53 +2,44 @@
 #ifndef TAPEGRAD_REPORT_H
 #define TAPEGRAD_REPORT_H
 
-#include <tapegrad.h>
+#include "examples/shared/options.h"
 
-enum { REPORT_VALUES = 4, REPORT_PANELS = 2, REPORT_CURVES = 2 };
+enum { REPORT_VALUES = 4 };
 
-/* The values of one step, a row of the log. NaN: not measured in this step, empty in the log. */
+/* The values of one step, a row of the log; the last is the learning rate. NaN: not measured in
+ * this step, empty in the log. */
 typedef struct Record {
     int64_t step;
     double values[REPORT_VALUES];
     double seconds;
 } Record;
 
-/* A curve of the picture: factor times one of the values; factor 0: no curve. */
-typedef struct ReportCurve {
-    int value;
-    double factor;
-    const char *title;        /* in the legend, or NULL */
-    const char *line, *range; /* colors of the mean and of the band from minimum to maximum; NULL:
-                                 no band */
-} ReportCurve;
-
-/* Panels are stacked; settings are gnuplot commands. */
-typedef struct ReportPanel {
-    const char *label, *settings;
-    bool logarithmic;
-    ReportCurve curves[REPORT_CURVES];
-} ReportPanel;
+/* How a value appears in the progress line and, if it is one of the first two, as a curve. */
+typedef struct ReportValue {
+    const char *progress; /* the format of its latest measurement */
+    const char *label;    /* of a panel for this curve, or NULL: in the panel of the one before */
+    const char *settings; /* gnuplot commands for this panel */
+    const char *title;    /* in the legend, or NULL */
+    bool logarithmic, percent;
+    bool sparse; /* measured in few steps: without a band from minimum to maximum */
+} ReportValue;
 
 typedef struct ReportConfig {
-    const char *log, *plot; /* files, or NULL */
-    bool resumed, quiet;
-    int64_t first, last;       /* this run's steps */
-    int values;                /* number of values per record */
-    int digits[REPORT_VALUES]; /* significant digits of each in the log */
-    const char *header;        /* the log's first line: step, the values, seconds */
-    double items;              /* items per step, for the rate */
-    const char *unit;          /* their name, as "tokens" */
-    void (*print)(const double *values, const void *context); /* the middle of the progress line */
-    const void *context;
-    int panels;
-    ReportPanel panel[REPORT_PANELS];
+    const char *header; /* the log's first line: step, the values, seconds */
+    int count;          /* number of values, the learning rate included */
+    ReportValue values[REPORT_VALUES];
+    double items;     /* items per step, for the rate */
+    const char *unit; /* their name, as "tokens" */
+    int64_t drop_at;  /* from this step on the learning rate is lower, or 0 */
 } ReportConfig;
 
 typedef struct Report Report;
 
-/* Opens the log, if any. A run resumed after step first - 1 appends to an existing log: it reads
- * the rows up to that step and truncates those that an interrupted run wrote beyond it. */
-Report *report_new(ReportConfig config);
+/* Opens the log, if any, of this run's steps; of several processes rank 0 alone reports. A resumed
+ * run appends to an existing log: it reads the rows before its first step and truncates those that
+ * an interrupted run wrote beyond them. */
+Report *report_new(ReportConfig config, const TrainingOptions *options, int64_t first,
+                   int64_t last);
 void report_free(Report *report);
 
 /* Appends a step to the log and shows the progress: on a terminal by updating one line, else by a
@@ -59,15 +50,8 @@ void report_step(Report *report, Record record);
  * caution was printed. */
 bool report_end(Report *report);
 
-/* The picture's titles, and a vertical line at step drop_at, if the picture includes it. */
-typedef struct ReportTitle {
-    char title[160], subtitle[160];
-    int64_t drop_at;
-    const char *drop; /* the line's label */
-} ReportTitle;
-
 /* Draws the picture, if any, after report_end. False if it could not, of which a caution was
  * printed: call it when the results are printed. */
-bool report_draw(const Report *report, const ReportTitle *title);
+bool report_draw(const Report *report, const char *title, const char *subtitle);
 
 #endif

@@ -1,6 +1,8 @@
 #include "examples/shared/training.h"
 #include "examples/shared/program.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static Tape *tape_of(Device *device, const TrainingOptions *options, Precision precision)
@@ -11,12 +13,14 @@ static Tape *tape_of(Device *device, const TrainingOptions *options, Precision p
     return tape;
 }
 
-Training training_new(const Command *command, const TrainingOptions *options, int64_t steps)
+Training training_new(const Command *command, const TrainingOptions *options, int64_t steps,
+                      TrainingStep step)
 {
     Device *device = training_device(options);
     const Precision precision = training_precision(options, device);
     Training training = { .command = command,
                           .options = options,
+                          .step = step,
                           .steps = steps,
                           .micro_batches = 1,
                           .params = params_new(device, (uint64_t)options->seed),
@@ -68,19 +72,6 @@ void training_load(Training *training)
              (long long)training->steps, (long long)training->done, checkpoint);
 }
 
-static Report *report_of(Training *training, ReportConfig config)
-{
-    const TrainingOptions *options = training->options;
-    const bool first = dist_rank() == 0; /* of several processes it alone reports */
-    config.log = first ? options->log : NULL;
-    config.plot = first ? options->plot : NULL;
-    config.resumed = options->resume != NULL;
-    config.quiet |= options->quiet || !first;
-    config.first = training->first;
-    config.last = training->steps;
-    return report_new(config);
-}
-
 static void update(const Training *training)
 {
     const double max_norm = training->options->clip;
@@ -94,7 +85,7 @@ static void update(const Training *training)
 static void step_of(void *context)
 {
     const Training *training = context;
-    tape_backward(training->tape, training->loss(training->context));
+    tape_backward(training->tape, training->step.loss(training->step.context));
     update(training);
 }
 
@@ -102,9 +93,9 @@ static void step_of(void *context)
 static void accumulate_step(Training *training, int64_t step)
 {
     for (int64_t i = 1; i <= training->micro_batches; i++) {
-        training->next_batch(training->context, (step - 1) * training->micro_batches + i);
+        training->step.next_batch(training->step.context, (step - 1) * training->micro_batches + i);
         tape_reset(training->tape);
-        tape_backward(training->tape, training->loss(training->context));
+        tape_backward(training->tape, training->step.loss(training->step.context));
     }
     update(training);
 }
@@ -115,7 +106,7 @@ static void train_step(Training *training, int64_t step)
         accumulate_step(training, step);
         return;
     }
-    training->next_batch(training->context, step);
+    training->step.next_batch(training->step.context, step);
     if (training->options->eager || dist_ranks() > 1) {
         tape_reset(training->tape);
         step_of(training);
@@ -136,11 +127,11 @@ static bool save(const Training *training)
     return ok;
 }
 
-Report *training_run(Training *training, ReportConfig config)
+void training_run(Training *training, ReportConfig config)
 {
     const TrainingOptions *options = training->options;
     training->first = training->done + 1;
-    Report *report = report_of(training, config);
+    training->report = report_new(config, options, training->first, training->steps);
     catch_signals();
     const double start = now();
     while (training->done < training->steps && !dist_any(stopped_by) && !training->enough) {
@@ -149,10 +140,10 @@ Report *training_run(Training *training, ReportConfig config)
         train_step(training, step);
         Record record = { .step = step };
         bool due = step % options->score_every == 0 || step == training->steps;
-        if (training->score(training->context, due, record.values)) {
-            record.values[config.values - 1] = learning_rate;
+        if (training->step.score(training->step.context, due, record.values)) {
+            record.values[config.count - 1] = learning_rate;
             record.seconds = now() - start;
-            report_step(report, record);
+            report_step(training->report, record);
         }
         if (options->save_every && step % options->save_every == 0)
             save(training);
@@ -161,9 +152,8 @@ Report *training_run(Training *training, ReportConfig config)
     training->seconds = now() - start;
     if (training->done < training->steps && !training->enough && !stopped_by)
         stopped_by = SIGTERM; /* another rank was stopped */
-    training->failed = !report_end(report);
+    training->failed = !report_end(training->report);
     training->failed |= options->save && !save(training);
-    return report;
 }
 
 void training_mean(double *values, int count, double weight)
@@ -179,9 +169,18 @@ void training_mean(double *values, int count, double weight)
         values[i] = sums[i] / sums[count];
 }
 
-int training_status(const Training *training)
+int training_end(const Training *training, const char *title, const char *format, ...)
 {
     enum { START_AGAIN = 75 }; /* EX_TEMPFAIL: the checkpoint is whole */
     const int stopped = dist_ranks() > 1 ? START_AGAIN : 128 + stopped_by;
-    return training->failed ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
+    char results[128], subtitle[192];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(results, sizeof results, format, arguments);
+    va_end(arguments);
+    snprintf(subtitle, sizeof subtitle, "seed %lld, step %lld: %s",
+             (long long)training->options->seed, (long long)training->done, results);
+    const bool drawn = report_draw(training->report, title, subtitle);
+    report_free(training->report);
+    return training->failed || !drawn ? EXIT_FAILURE : stopped_by ? stopped : EXIT_SUCCESS;
 }

@@ -3,13 +3,23 @@
 #ifndef TAPEGRAD_TRAINING_H
 #define TAPEGRAD_TRAINING_H
 
-#include "examples/shared/options.h"
 #include "examples/shared/report.h"
+
+/* The program's part of a step, whose functions receive context. */
+typedef struct TrainingStep {
+    void *context;
+    void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
+    Tensor *(*loss)(void *context);
+    /* Writes the values of the log before the learning rate; due: --score-every. Returns false if
+     * the step is not logged. */
+    bool (*score)(void *context, bool due, double *values);
+} TrainingStep;
 
 typedef struct Training {
     const Command *command;
     const TrainingOptions *options; /* the first member of the command's struct */
-    int64_t steps;                  /* in total, including those before a resume */
+    TrainingStep step;
+    int64_t steps; /* in total, including those before a resume */
     Params *params;
     Optimizer *optimizer;
     Tape *tape, *scoring;  /* of the steps; of evaluations: no gradients, no dropout */
@@ -19,18 +29,13 @@ typedef struct Training {
     int64_t micro_batches; /* 1: whose gradients an update accumulates, without replaying */
     bool clip_each;        /* --clip is of each weight's gradient by itself */
     bool enough;           /* set by score: the training ends before its steps are done */
-    bool failed;           /* the final checkpoint, the log or the plot could not be written */
-    /* The program's part of a step, which receives context. */
-    void *context;
-    void (*next_batch)(void *context, int64_t step); /* of micro-batches, their number from 1 on */
-    Tensor *(*loss)(void *context);
-    /* Writes the values of the log before the learning rate; due: --score-every. Returns false if
-     * the step is not logged. */
-    bool (*score)(void *context, bool due, double *values);
+    bool failed;           /* the final checkpoint or the log could not be written */
+    Report *report;        /* of training_run; training_end frees it */
 } Training;
 
 /* Opens the device, makes params and tapes. The caller then makes its model and optimizer. */
-Training training_new(const Command *command, const TrainingOptions *options, int64_t steps);
+Training training_new(const Command *command, const TrainingOptions *options, int64_t steps,
+                      TrainingStep step);
 void training_free(Training *training);
 
 /* Matrices by Muon, scaled so that AdamW's learning rate and weight decay serve, other weights by
@@ -42,14 +47,15 @@ Optimizer *training_muon(Params *params, AdamConfig config);
 void training_load(Training *training);
 
 /* Trains until all steps are done or a signal stops it, and saves. A save that fails is reported;
- * the next one may succeed. Adds the options and the steps to the report's config. The caller
- * prints the results, then draws and frees the report, whose log is closed. */
-Report *training_run(Training *training, ReportConfig config);
+ * the next one may succeed. */
+void training_run(Training *training, ReportConfig config);
+
+/* Draws the picture, when the results are printed: the format and its values say them again in the
+ * subtitle. Returns the program's exit status. */
+__attribute__((format(printf, 3, 4))) int training_end(const Training *training, const char *title,
+                                                       const char *format, ...);
 
 /* values [count <= 7] = their mean over the ranks, of this weight. Collective. */
 void training_mean(double *values, int count, double weight);
-
-/* The program's exit status after a run. */
-int training_status(const Training *training);
 
 #endif

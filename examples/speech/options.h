@@ -23,9 +23,8 @@ typedef struct SpeechOptions {
 extern const Command speech_features_command, speech_train_command, speech_evaluate_command,
     speech_recognize_command, speech_stream_command;
 
-/* End the program if options of the model contradict each other; without --data, or if the numbers
- * of digits contradict each other; without --load. */
-void speech_check_model(const SpeechOptions *options, const Given *given);
+/* End the program without --data, or if the numbers of digits contradict each other; without
+ * --load. */
 void speech_check_data(const SpeechOptions *options);
 void speech_check_checkpoint(const SpeechOptions *options);
 

@@ -106,50 +106,23 @@ static bool score_step(void *context, bool due, double *values)
 
 /* --------------------------------------------------------------------------------------- report */
 
-static void print_progress(const double *values, const void *context)
-{
-    const Run *run = context;
-    printf("loss %.4f", values[0]);
-    if (!isnan(run->error))
-        printf("  validation error %.2f %%", run->error);
-}
-
 static ReportConfig report_config(const Run *run)
 {
     return (ReportConfig){
-        .values = 3,
-        .digits = { 9, 9, 6 },
         .header = "step,loss,validation_error,learning_rate,seconds",
+        .count = 3,
+        .values = { { .progress = "loss %.4f",
+                      .label = "nats per phoneme",
+                      .logarithmic = true,
+                      .settings = "set format y '%g'" },
+                    { .progress = "  validation error %.2f %%",
+                      .label = "validation error",
+                      .logarithmic = true,
+                      .settings = "set format y '%g %%'",
+                      .sparse = true } },
         .items = (double)run->options->common.batch,
         .unit = "strings",
-        .print = print_progress,
-        .context = run,
-        .panels = 2,
-        .panel = { { .label = "nats per phoneme",
-                     .logarithmic = true,
-                     .settings = "set format y '%g'",
-                     .curves = { { .value = 0,
-                                   .factor = 1,
-                                   .line = "#2166ac",
-                                   .range = "#c6dbef" } } },
-                   { .label = "validation error",
-                     .logarithmic = true,
-                     .settings = "set format y '%g %%'",
-                     .curves = { { .value = 1, .factor = 1, .line = "#b2541a" } } } },
     };
-}
-
-static bool draw_report(const Report *report, const Run *run)
-{
-    const SpeechOptions *options = run->options;
-    ReportTitle title = { .drop_at = 0 };
-    snprintf(title.title, sizeof title.title, "Strings of spoken digits: %s, %lld layers of %lld",
-             model_kind(options), (long long)options->common.layers,
-             (long long)run->model.head.weight->shape.size[1]);
-    snprintf(title.subtitle, sizeof title.subtitle,
-             "seed %lld, step %lld: validation error %.2f %% of phonemes",
-             (long long)options->common.seed, (long long)run->training.done, run->error);
-    return report_draw(report, &title);
 }
 
 static int train(Run *run)
@@ -157,7 +130,7 @@ static int train(Run *run)
     Training *training = &run->training;
     Device *device = params_device(training->params);
     device_reset_peak(device);
-    Report *report = training_run(training, report_config(run));
+    training_run(training, report_config(run));
     if (training->done % run->steps_per_epoch || training->done < training->first)
         run->error = validate(run);
     const int64_t steps = training->done - training->first + 1;
@@ -167,9 +140,11 @@ static int train(Run *run)
            (double)training->done / (double)run->steps_per_epoch, training->seconds,
            steps ? training->seconds / (double)steps * (double)run->steps_per_epoch : 0,
            (long long)run->most_positions, (double)device_memory(device).peak / (1 << 20));
-    training->failed |= !draw_report(report, run);
-    report_free(report);
-    return training_status(training);
+    char title[160];
+    snprintf(title, sizeof title, "Strings of spoken digits: %s, %lld layers of %lld",
+             model_kind(run->options), (long long)training->options->layers,
+             (long long)run->model.head.weight->shape.size[1]);
+    return training_end(training, title, "validation error %.2f %% of phonemes", run->error);
 }
 
 /* An epoch has one digit per recording to train on, in the mean. */
@@ -204,11 +179,8 @@ static void run_start(Run *run, const SpeechOptions *options, const Given *given
                               ? options->common.steps
                               : (int64_t)ceil(options->epochs * (double)run->steps_per_epoch);
     Training *training = &run->training;
-    *training = training_new(&speech_train_command, &options->common, steps);
-    training->context = run;
-    training->next_batch = next_batch;
-    training->loss = loss_of;
-    training->score = score_step;
+    *training = training_new(&speech_train_command, &options->common, steps,
+                             (TrainingStep){ run, next_batch, loss_of, score_step });
     const int64_t samples = string_samples(&run->corpus, options->max_digits);
     run->model = model_new(training->params, options, model_positions(options, samples));
     training->optimizer = optimizer_new(training->params, options);
@@ -227,10 +199,13 @@ int speech_train(int argc, char **argv)
 {
     SpeechOptions options;
     Given given = options_parse(&speech_train_command, argc, argv, &options);
-    static const char *const none[] = { NULL };
-    training_check(&options.common, &given, none);
+    if (!strcmp(options.model, "lstm"))
+        options_refuse(&given, "attention features rounds heads head-dim feed-forward",
+                       "--model lstm, which has none");
+    else
+        options_refuse(&given, "hidden", "--model transformer, which has none");
+    training_check(&options.common, &given);
     training_check_epochs(&options.common, &given);
-    speech_check_model(&options, &given);
     speech_check_data(&options);
     options.common.eager = true; /* utterances differ in length, so a step cannot be replayed */
     Run run;
