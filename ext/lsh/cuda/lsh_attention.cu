@@ -6,6 +6,7 @@
  * of the previous rounds in scratch memory; in each launch every row has one owner. */
 #include "ext/lsh/cuda/sort.cuh"
 #include "ext/lsh/kernels.h"
+#include "ops/cuda/shared/row_deltas.cuh"
 #include "ops/cuda/shared/softmax_tiles.cuh"
 
 #define LOWEST ((Real)-1e30) /* row maximum before the first score */

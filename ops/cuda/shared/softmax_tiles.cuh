@@ -2,7 +2,7 @@
  * attention: a struct of arguments and sizes, among them query, key, value (Rows) and scale. Its
  * .cu file defines for it
  *     Positions               the positions of a tile, count of them: a Span, or another type with
- *                             the functions of a Span in tiles.cuh
+ *                             the functions of a Span in tile_rows.cuh
  *     Gradient                the element type of gradients
  *     BOUNDS                  number of int32 per query in shared memory, which attends_to reads
  *     NOTHING_VISIBLE         whether there may be queries without visible keys
@@ -19,7 +19,7 @@
 #ifndef TAPEGRAD_OPS_CUDA_SHARED_SOFTMAX_TILES_CUH
 #define TAPEGRAD_OPS_CUDA_SHARED_SOFTMAX_TILES_CUH
 
-#include "ops/cuda/shared/tiles.cuh"
+#include "ops/cuda/shared/tile_rows.cuh"
 
 /* The work of a thread block: the tile of a head's queries or keys that starts at first, and the
  * columns of its results that start at column. */

@@ -1,6 +1,7 @@
 /* CUDA kernels of softmax attention: see softmax.c. A thread block owns 64 queries of a head and
  * iterates over their keys; for dk and dv it owns 64 keys and iterates over their queries.
  * softmax_tiles.cuh computes the tiles. */
+#include "ops/cuda/shared/row_deltas.cuh"
 #include "ops/cuda/shared/softmax_tiles.cuh"
 #include "ops/kernels.h"
 
