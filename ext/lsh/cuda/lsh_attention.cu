@@ -431,9 +431,9 @@ static void backward(const AttentionGradient &d, const Real *dout, const Real *o
                                        columns);
         };
         launch_gradients<SIZE>(round_of<T>(all, order, s.length, round),
-                               rows_of<T>(dout, x->H * x->M, x->N, x->M),
+                               { rows_of<T>(dout, x->H * x->M, x->N, x->M), m, inverse, s.delta },
                                sums(d.query.data, s.dq, x->D), sums(d.query.data, s.dk, x->D),
-                               sums(d.value.data, s.dv, x->M), m, inverse, s.delta, heads);
+                               sums(d.value.data, s.dv, x->M), heads);
     }
     const Finish finish = { *all, d, s, dout, inverse };
     LAUNCH(finish_gradients<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, finish);

@@ -17,7 +17,6 @@ template <typename T> struct GradientRows {
     T *data;
     bool accumulate;
     int64_t stride, positions, columns;
-    const int32_t *lengths; /* unless NULL, no contribution from position lengths[b] on */
 };
 
 template <typename T>
@@ -29,7 +28,7 @@ static Rows<T> rows_of(const Real *data, int64_t stride, int64_t positions, int6
 template <typename T>
 static GradientRows<T> gradient_rows(Gradient d, int64_t stride, int64_t positions, int64_t columns)
 {
-    return { (T *)d.data, d.accumulate, stride, positions, columns, NULL };
+    return { (T *)d.data, d.accumulate, stride, positions, columns };
 }
 
 /* count positions of a head: first, first + step, ...; step is 1 or -1. */

@@ -19,11 +19,12 @@ template <typename T> __device__ static inline Real mapped(const MappedRows<T> &
 }
 
 /* The rows of a span whose positions are below lengths[b]; with step -1 they are the last rows. */
-__device__ static inline RowRange unmasked_rows(const int32_t *lengths, const Span &span)
+template <typename T>
+__device__ static inline RowRange unmasked_rows(const MappedRows<T> &rows, const Span &span)
 {
-    if (!lengths)
+    if (!rows.lengths)
         return { 0, span.count };
-    const int64_t before = lengths[span.b] - span.first; /* unmasked, from the first row on */
+    const int64_t before = rows.lengths[span.b] - span.first; /* unmasked, from the first row on */
     if (span.step > 0)
         return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
     return { before > 0                ? 0
@@ -31,17 +32,11 @@ __device__ static inline RowRange unmasked_rows(const int32_t *lengths, const Sp
                                        : span.count,
              span.count };
 }
-template <typename T>
-__device__ static inline RowRange unmasked_rows(const MappedRows<T> &rows, const Span &span)
-{
-    return unmasked_rows(rows.lengths, span);
-}
 
 /* Rows, and whether they have one more column: `last` [B, positions, H], or NULL: 1 */
 template <typename T> struct Augmented : MappedRows<T> {
     bool augmented;
     const Real *last;
-    bool unnormalized; /* augmented by zeros */
 };
 
 /* S~ or R~ [D, M + 1] after every piece of the line, in scan order: sums of y_j w~_j^T */
@@ -56,11 +51,11 @@ template <typename T> struct StateSums {
 };
 
 template <typename T> struct Scan {
-    Augmented<T> x, y; /* augmented by alpha and beta; T is transposed then */
+    Augmented<T> x, y; /* augmented by alpha and beta, where T is transposed */
     MappedRows<T> w;
-    bool reverse;
+    bool reverse, transposed;
     GradientRows<T> o;
-    MappedRows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
+    MappedRows<T> map; /* o is multiplied by phi' of these, 0 where masked, unless data is NULL */
     Real *dots;        /* [column_tiles, B, N, H], or NULL: phi of these . o over j < i */
 };
 
@@ -123,10 +118,10 @@ __device__ static inline Span chunk_span(const Line &line, const Head &head, boo
 template <typename T>
 __device__ static inline void load_last(Real *to, const Augmented<T> &rows, const Span &span)
 {
-    if (rows.augmented && rows.last && !rows.unnormalized)
+    if (rows.augmented && rows.last)
         load_vector(to, rows.last, rows.positions, span);
     else if (threadIdx.x < CHUNK)
-        to[threadIdx.x] = rows.augmented && !rows.unnormalized ? (Real)1 : (Real)0;
+        to[threadIdx.x] = rows.augmented ? (Real)1 : (Real)0;
 }
 
 #endif

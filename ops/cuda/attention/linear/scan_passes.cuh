@@ -65,11 +65,11 @@ template <typename T> static int64_t states_size(const Scans<T> &all)
 
 template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
 {
-    return { x, y, w, false, {}, {}, NULL };
+    return { x, y, w, false, false, {}, {}, NULL };
 }
 template <typename T> static Scan<T> scan_reverse(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
 {
-    return { x, y, w, true, {}, {}, NULL };
+    return { x, y, w, true, false, {}, {}, NULL };
 }
 
 /* All scans of linear attention, and their states: S~ = sum of b v~^T and R~ = sum of a dnum~^T */
@@ -86,22 +86,21 @@ static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *
     const AttentionInputs *x = &s->x;
     const FeatureMap phi = s->features, none = FEATURE_MAP_IDENTITY;
     const int32_t *lengths = x->key_lengths;
-    const Augmented<T> a = {
-        { rows_of<T>(x->query, x->query_stride, x->N, x->D), phi, NULL }, false, NULL, false
+    const bool normalized = !s->unnormalized;
+    const Augmented<T> a = { { rows_of<T>(x->query, x->query_stride, x->N, x->D), phi, NULL },
+                             false,
+                             NULL };
+    const Augmented<T> b = { { rows_of<T>(x->key, x->key_stride, x->keys, x->D), phi, lengths },
+                             false,
+                             NULL };
+    const Augmented<T> v = {
+        { rows_of<T>(x->value, x->value_stride, x->keys, x->M), none, lengths }, normalized, NULL
     };
-    const Augmented<T> b = {
-        { rows_of<T>(x->key, x->key_stride, x->keys, x->D), phi, lengths }, false, NULL, false
-    };
-    const Augmented<T> v = { { rows_of<T>(x->value, x->value_stride, x->keys, x->M), none,
-                               lengths },
-                             true,
-                             NULL,
-                             s->unnormalized };
-    Augmented<T> dnum = {
-        { rows_of<T>(dout, x->H * x->M, x->N, x->M), none, NULL }, true, dden, s->unnormalized
-    };
+    Augmented<T> dnum = { { rows_of<T>(dout, x->H * x->M, x->N, x->M), none, NULL },
+                          normalized,
+                          dden };
     dnum.divisor = den;
-    return {
+    FourScans<T> all = {
         scan(a, b, v),            /* num~ */
         scan(dnum, v, b),         /* da */
         scan_reverse(v, dnum, a), /* db */
@@ -109,6 +108,8 @@ static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *
         { b, v, false, s->state, NULL, NULL, NULL },
         { a, dnum, true, NULL, NULL, NULL, NULL },
     };
+    all.da.transposed = all.db.transposed = true; /* S^T and R^T */
+    return all;
 }
 
 /* Adds the states of a sum, if any scan of all positions or of a second piece reads them. */
@@ -190,10 +191,8 @@ static void scan_backward(const LinearScanGradient &d, const Real *dout, const R
     add_sums<T, CAUSAL>(&all, 0, scans.S, d.x.query.data || dlog_decay, states);
     add_sums<T, CAUSAL>(&all, 1, scans.R, d.x.key.data || d.x.value.data || d.state || dlog_decay,
                         states + states_size(all));
-    GradientRows<T> dkey = gradient_rows<T>(d.x.key, x->key_stride, x->keys, x->D);
-    dkey.lengths = x->key_lengths;
     add_scan(&all, scans.da, gradient_rows<T>(d.x.query, x->query_stride, x->N, x->D), scans.num.x);
-    add_scan(&all, scans.db, dkey, scans.num.y);
+    add_scan(&all, scans.db, gradient_rows<T>(d.x.key, x->key_stride, x->keys, x->D), scans.num.y);
     add_scan(&all, scans.dv, gradient_rows<T>(d.x.value, x->value_stride, x->keys, x->M), {});
     launch_sums<T, SIZE>(all);
     launch_gradients<T, SIZE, CAUSAL>(all, d.x);

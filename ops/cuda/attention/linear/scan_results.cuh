@@ -78,34 +78,25 @@ __device__ static inline void store_dots(Real *dots, const Real (*o)[4], const S
     }
 }
 
-/* Backward through the feature map: O <- O phi'(x). */
+/* Backward through the feature map: O <- O phi'(x), 0 for masked positions. */
 template <int SIZE, typename T>
 __device__ static inline void feature_map_backward(Real (*o)[4], const MappedRows<T> &x,
                                                    const Span &span, int64_t first_column)
 {
     const int64_t column = first_column + tile_column<SIZE>();
     const T *from = x.data + span_begin(span, x.positions, x.stride, x.columns) + column;
+    const RowRange unmasked = unmasked_rows(x, span);
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
         const int row = tile_row<SIZE>(r);
-        if (row >= span.count)
-            continue;
-        const Pack<Real, 4> four = load_four(from + row * span.step * x.stride, x.columns - column);
+        const bool counts = row >= unmasked.first && row < unmasked.end;
+        Pack<Real, 4> four = {};
+        if (counts)
+            four = load_four(from + row * span.step * x.stride, x.columns - column);
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            o[r][c] *= dphi(x.map, four.at[c]);
+            o[r][c] = counts ? o[r][c] * dphi(x.map, four.at[c]) : (Real)0;
     }
-}
-
-/* Zeros the rows of masked positions. */
-template <int SIZE> __device__ static inline void clear_rows(Real (*o)[4], const RowRange &unmasked)
-{
-#pragma unroll
-    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            if (tile_row<SIZE>(r) < unmasked.first || tile_row<SIZE>(r) >= unmasked.end)
-                o[r][c] = 0;
 }
 
 #endif

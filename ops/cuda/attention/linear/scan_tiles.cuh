@@ -94,19 +94,18 @@ __device__ static inline void load_state(const Part<T> &part, int64_t row, int t
     const Scan<T> &scan = *part.scan;
     const int64_t M = part.all->M, pitch = part.all->W;
     for (int i = (int)threadIdx.x; i < SIZE * SIZE; i += TILE_THREADS) {
-        const int r = scan.x.augmented ? i % SIZE : i / SIZE;
-        const int c = scan.x.augmented ? i / SIZE : i % SIZE;
+        const int r = scan.transposed ? i % SIZE : i / SIZE;
+        const int c = scan.transposed ? i / SIZE : i % SIZE;
         const int64_t y = row + r, w = part.column + c;
         const bool inside = y < scan.y.columns && w < scan.w.columns;
         part.m.state[(to + r) * SIZE + c] =
-            inside ? part.state[scan.x.augmented ? w * pitch + y : y * pitch + w] : (Real)0;
+            inside ? part.state[scan.transposed ? w * pitch + y : y * pitch + w] : (Real)0;
     }
     const int64_t d = (FORWARD ? row : part.column) + threadIdx.x;
     if (threadIdx.x < SIZE)
         part.m.extra[(FORWARD ? to : 0) + threadIdx.x] =
-            d < part.all->D && pitch > M && (FORWARD || scan.x.augmented)
-                ? part.state[d * pitch + M]
-                : (Real)0;
+            d < part.all->D && (FORWARD ? pitch > M : scan.x.augmented) ? part.state[d * pitch + M]
+                                                                        : (Real)0;
 }
 
 /* The dot product of a padded row with z, or, where z is NULL, the sum of the row. */
@@ -233,8 +232,6 @@ __device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
     /* now all shared memory has been read, but alpha in the forward pass */
     if (!FORWARD && scan.map.data)
         feature_map_backward<SIZE>(o, scan.map, span, part.column);
-    if (!FORWARD && scan.o.lengths)
-        clear_rows<SIZE>(o, unmasked_rows(scan.o.lengths, span));
     if (scan.o.data)
         contribute_tile<SIZE>(scan.o, span, part.column, o);
 }

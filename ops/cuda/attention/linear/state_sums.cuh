@@ -12,6 +12,30 @@ __device__ static inline float2 split_exp(double x)
     return { high, (float)(value - (double)high) };
 }
 
+/* The rows of a tile y decay to the end of their chunk. */
+template <int SIZE> __device__ static inline void decay_to_end(Real *y, const double *L, int count)
+{
+    for (int i = (int)threadIdx.x; i < count * SIZE; i += TILE_THREADS)
+        y[i / SIZE * Tile<SIZE>::PITCH + i % SIZE] *= real_exp((Real)(L[CHUNK] - L[i / SIZE]));
+}
+
+/* The tile of a state [D, W] from row y_first and column w_first on; column: of z, or r */
+template <typename T, int SIZE>
+__device__ static inline void store_state(Real *to, const Real (*state)[4], Real column,
+                                          int64_t y_first, int64_t w_first, const Scans<T> &all)
+{
+    for (int r = 0; r < Tile<SIZE>::OUTER; r++)
+        for (int c = 0; c < 4; c++) {
+            const int64_t d = y_first + outer_row<SIZE>(r);
+            const int64_t m = w_first + tile_column<SIZE>() + c;
+            if (d < all.D && m < all.M)
+                to[d * all.W + m] = state[r][c];
+        }
+    const int64_t d = y_first + threadIdx.x;
+    if (w_first == 0 && threadIdx.x < SIZE && d < all.D && all.W > all.M)
+        to[d * all.W + all.M] = column;
+}
+
 /* One tile of S~ or R~ per block, over one piece */
 template <typename T, int SIZE>
 __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
@@ -43,8 +67,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
             load_decay(L, all, span, sums.y.positions);
             __syncthreads();
             if (all.log_decay) { /* rows decay to the piece's end: it is one chunk */
-                for (int i = thread; i < span.count * SIZE; i += TILE_THREADS)
-                    y[i / SIZE * PITCH + i % SIZE] *= real_exp((Real)(L[CHUNK] - L[i / SIZE]));
+                decay_to_end<SIZE>(y, L, span.count);
                 if (w_first == 0 && y_first == 0 && thread == 0)
                     sums.decays[piece] = split_exp(L[CHUNK]);
                 __syncthreads();
@@ -56,16 +79,8 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
         }
         if (all.log_decay && first >= end && w_first == 0 && y_first == 0 && thread == 0)
             sums.decays[piece] = { 1, 0 };
-        Real *const to = sums.states + piece * all.D * all.W;
-        for (int r = 0; r < Tile<SIZE>::OUTER; r++)
-            for (int c = 0; c < 4; c++) {
-                const int64_t d = y_first + outer_row<SIZE>(r);
-                const int64_t m = w_first + tile_column<SIZE>() + c;
-                if (d < all.D && m < all.M)
-                    to[d * all.W + m] = state[r][c];
-            }
-        if (w_first == 0 && thread < SIZE && y_first + thread < all.D && all.W > all.M)
-            to[(y_first + thread) * all.W + all.M] = column;
+        store_state<T, SIZE>(sums.states + piece * all.D * all.W, state, column, y_first, w_first,
+                             all);
     }
 }
 
