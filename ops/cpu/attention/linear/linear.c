@@ -7,8 +7,8 @@
  *     scan_reverse(b,     a,     dnum, R,    dv)
  *
  * inside plain loops over the chunks of an item of work (items.h): each packs a chunk's rows in the
- * order of the scan (chunk_load.h), scans them (scan.h), and unpacks the results (chunk_store.h). A scan also prefetches
- * rows of the next chunk.
+ * order of the scan (chunk_load.h), scans them (scan.h), and unpacks the results (chunk_store.h). A
+ * scan also prefetches rows of the next chunk.
  *
  * A sequence is divided into segments where that helps. The prefix states at the segment boundaries
  * are computed first, from keys and values alone. Then
