@@ -3,7 +3,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_DELTA_TRIANGLES_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_DELTA_TRIANGLES_CPU_H
 
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 
 enum { DELTA_CHUNK = 32 }; /* positions per chunk, at least 2 LANES; 64 take 1.1 times as long */
 

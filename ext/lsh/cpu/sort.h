@@ -4,7 +4,7 @@
 #define TAPEGRAD_LSH_SORT_CPU_H
 
 #include "ext/lsh/kernels.h"
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 
 enum { HASH_TILE = 32 }; /* positions that are hashed together */
 _Static_assert(HASH_TILE % LANES == 0, "tiles are whole vectors");

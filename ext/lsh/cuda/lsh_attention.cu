@@ -6,6 +6,7 @@
  * of the previous rounds in scratch memory; in each launch every row has one owner. */
 #include "ext/lsh/cuda/sort.cuh"
 #include "ext/lsh/kernels.h"
+#include "ops/cuda/shared/row_deltas.cuh"
 #include "ops/cuda/shared/softmax_tiles.cuh"
 
 #define LOWEST ((Real)-1e30) /* row maximum before the first score */
@@ -430,9 +431,9 @@ static void backward(const AttentionGradient &d, const Real *dout, const Real *o
                                        columns);
         };
         launch_gradients<SIZE>(round_of<T>(all, order, s.length, round),
-                               rows_of<T>(dout, x->H * x->M, x->N, x->M),
+                               { rows_of<T>(dout, x->H * x->M, x->N, x->M), m, inverse, s.delta },
                                sums(d.query.data, s.dq, x->D), sums(d.query.data, s.dk, x->D),
-                               sums(d.value.data, s.dv, x->M), m, inverse, s.delta, heads);
+                               sums(d.value.data, s.dv, x->M), heads);
     }
     const Finish finish = { *all, d, s, dout, inverse };
     LAUNCH(finish_gradients<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, finish);

@@ -9,7 +9,7 @@
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
 #include "ext/recurrent/kernels.h"
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 
 /* Below, threads is device_threads(), read once per pass: the workspace is sized by it. */
 

@@ -3,7 +3,7 @@
  * build has it and it is faster. */
 #include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/bf16.h"
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 

@@ -13,7 +13,7 @@
  * read in place. */
 #include "ops/cpu/shared/storage.h"
 #include "ops/cpu/shared/multiply.h"
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 
 /* The tile leaves registers for a vector of b per column and a broadcast. */
 #if defined(__AVX512F__)

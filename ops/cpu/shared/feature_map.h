@@ -4,7 +4,7 @@
 
 #include "ops/cpu/shared/storage.h"
 #include "ops/elementwise/unary_functions.h"
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 
 #ifdef TAPEGRAD_DOUBLE
 ALWAYS_INLINE Vector exp_vector(Vector x)

@@ -10,9 +10,9 @@
 #ifndef TAPEGRAD_OPS_SHARED_SOFTMAX_TILES_CPU_H
 #define TAPEGRAD_OPS_SHARED_SOFTMAX_TILES_CPU_H
 
-#include "ops/cpu/shared/storage.h"
 #include "ops/attention/shared/arguments.h"
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/online_softmax.h"
+#include "ops/cpu/shared/packing.h"
 
 /* One head of one sequence. Its rows are numbered by rank: in their order, or sorted. */
 typedef struct AttentionHead {

@@ -2,7 +2,7 @@
  * attention: a struct of arguments and sizes, among them query, key, value (Rows) and scale. Its
  * .cu file defines for it
  *     Positions               the positions of a tile, count of them: a Span, or another type with
- *                             the functions of a Span in tiles.cuh
+ *                             the functions of a Span in tile_rows.cuh
  *     Gradient                the element type of gradients
  *     BOUNDS                  number of int32 per query in shared memory, which attends_to reads
  *     NOTHING_VISIBLE         whether there may be queries without visible keys
@@ -19,7 +19,7 @@
 #ifndef TAPEGRAD_OPS_CUDA_SHARED_SOFTMAX_TILES_CUH
 #define TAPEGRAD_OPS_CUDA_SHARED_SOFTMAX_TILES_CUH
 
-#include "ops/cuda/shared/tiles.cuh"
+#include "ops/cuda/shared/tile_rows.cuh"
 
 /* The work of a thread block: the tile of a head's queries or keys that starts at first, and the
  * columns of its results that start at column. */
@@ -238,11 +238,22 @@ template <int SIZE, typename Forward> static void launch_forward(const Forward &
  *     dx1 <- dS y1 scale        blocks of keys also dx2 = dv <- P y2
  * delta is -D_i of softmax.c. */
 
+template <typename Kind> struct SoftmaxUpstream {
+    decltype(Kind::query) g;
+    const Real *m, *inverse, *delta; /* [B, N, H]; inverse: 1 / l */
+};
+
 template <typename Kind> struct SoftmaxBackward {
     Kind a;
     decltype(Kind::query) x1, x2, y1, y2;
     GradientRows<typename Kind::Gradient> dx1, dx2;
-    const Real *m, *inverse, *delta; /* [B, N, H]; inverse: 1 / l */
+    SoftmaxUpstream<Kind> up;
+};
+
+/* A thread's part of the block's sums. */
+template <int SIZE> struct BackwardSums {
+    Real dx1[Tile<SIZE>::ROWS][4], dx2[Tile<SIZE>::ROWS][4];
+    Real dS[Tile<SIZE>::ROWS]; /* of each row's dS; unused without SCORE_SUMS */
 };
 
 struct BackwardMemory {
@@ -317,16 +328,16 @@ __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, cons
     if (k < M)
         load_tile<SIZE>(m.y2, PITCH, b.y2, columns, k);
     if (k == 0 && (KEYS || first)) {
-        load_vector(m.m, b.m, N, queries);
-        load_vector(m.inverse, b.inverse, N, queries);
-        load_vector(m.delta, b.delta, N, queries);
+        load_vector(m.m, b.up.m, N, queries);
+        load_vector(m.inverse, b.up.inverse, N, queries);
+        load_vector(m.delta, b.up.delta, N, queries);
         load_bounds(m.bounds, b.a, queries);
     }
 }
 
-/* Adds the contributions of these columns to dx1 and dx2. */
+/* Adds the contributions of these columns to the sums. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
-__device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4], Real *dS_sums,
+__device__ static inline void backward_columns(BackwardSums<SIZE> *sums,
                                                const SoftmaxBackward<Kind> &b, const Item &item,
                                                const BackwardMemory &m, const Positions &rows,
                                                const Positions &columns, bool first)
@@ -350,7 +361,7 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4], R
     for (int r = 0; Kind::SCORE_SUMS && r < Tile<SIZE>::ROWS; r++)
 #pragma unroll
         for (int c = 0; c < Tile<SIZE>::SCORES; c++)
-            dS_sums[r] += dP[r][c];
+            sums->dS[r] += dP[r][c];
     if (D > SIZE || M > SIZE) { /* shared memory has other columns of y1 and y2 */
         __syncthreads();
         load_tile<SIZE>(m.y1, PITCH, b.y1, columns, item.column);
@@ -361,13 +372,13 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4], R
         store_scores<SIZE>(m.scores, s);
         __syncthreads();
         if (b.dx2.data)
-            add_product<SIZE>(dx2, m.scores, SCORE_PITCH, m.y2, PITCH, padded);
+            add_product<SIZE>(sums->dx2, m.scores, SCORE_PITCH, m.y2, PITCH, padded);
         __syncthreads();
     }
     store_scores<SIZE>(m.scores, dP);
     __syncthreads();
     if (b.dx1.data)
-        add_product<SIZE>(dx1, m.scores, SCORE_PITCH, m.y1, PITCH, padded);
+        add_product<SIZE>(sums->dx1, m.scores, SCORE_PITCH, m.y1, PITCH, padded);
 }
 
 /* The contributions of the block's rows; 0 for masked rows. */
@@ -405,18 +416,17 @@ __device__ static inline void backward_item(const SoftmaxBackward<Kind> &b, cons
                                             const BackwardMemory &m)
 {
     const Pass<typename Kind::Positions> pass = pass_of(b.a, item, KEYS);
-    Real dx1[Tile<SIZE>::ROWS][4] = {}, dx2[Tile<SIZE>::ROWS][4] = {};
-    Real dS_sums[Tile<SIZE>::ROWS] = {}; /* unused without SCORE_SUMS */
+    BackwardSums<SIZE> sums = {};
     for (int64_t first = pass.begin; first < pass.end; first += CHUNK)
-        backward_columns<SIZE, KEYS>(dx1, dx2, dS_sums, b, item, m, pass.rows,
+        backward_columns<SIZE, KEYS>(&sums, b, item, m, pass.rows,
                                      positions_from(b.a, item, first, pass.end),
                                      first == pass.begin);
-    contribute_rows<SIZE>(b.dx1, pass, item.column, dx1, b.a.scale);
+    contribute_rows<SIZE>(b.dx1, pass, item.column, sums.dx1, b.a.scale);
     if (KEYS)
-        contribute_rows<SIZE>(b.dx2, pass, item.column, dx2, 1);
+        contribute_rows<SIZE>(b.dx2, pass, item.column, sums.dx2, 1);
     if constexpr (Kind::SCORE_SUMS)
         if (b.a.dc && item.column == 0)
-            store_score_sums<SIZE, KEYS>(b.a, pass.rows, dS_sums);
+            store_score_sums<SIZE, KEYS>(b.a, pass.rows, sums.dS);
 }
 
 template <int SIZE, bool KEYS, typename Kind>
@@ -445,16 +455,13 @@ static void launch_backward(const SoftmaxBackward<Kind> &b, int64_t heads)
                      b, column_tiles, tiles, items);
 }
 
-/* Computes dq, and dk and dv, as far as their data is not NULL; g: dout. */
-template <int SIZE, typename Kind, typename Rows, typename Gradients>
-static void launch_gradients(const Kind &a, const Rows &g, const Gradients &dq, const Gradients &dk,
-                             const Gradients &dv, const Real *m, const Real *inverse,
-                             const Real *delta, int64_t heads)
+/* Computes dq, and dk and dv, as far as their data is not NULL. */
+template <int SIZE, typename Kind, typename Gradients>
+static void launch_gradients(const Kind &a, const SoftmaxUpstream<Kind> &up, const Gradients &dq,
+                             const Gradients &dk, const Gradients &dv, int64_t heads)
 {
-    launch_backward<SIZE, false, Kind>({ a, a.query, g, a.key, a.value, dq, {}, m, inverse, delta },
-                                       heads);
-    launch_backward<SIZE, true, Kind>({ a, a.key, a.value, a.query, g, dk, dv, m, inverse, delta },
-                                      heads);
+    launch_backward<SIZE, false, Kind>({ a, a.query, up.g, a.key, a.value, dq, {}, up }, heads);
+    launch_backward<SIZE, true, Kind>({ a, a.key, a.value, a.query, up.g, dk, dv, up }, heads);
 }
 
 #endif

@@ -6,9 +6,9 @@
  *     scan_reverse(v~,    dnum~, a,    R~^T, db)          position N to 1
  *     scan_reverse(b,     a,     dnum, R,    dv)
  *
- * inside plain loops over the chunks of an item of work (plan.h): each packs a chunk's rows in the
- * order of the scan (chunk.h), scans them (scan.h), and unpacks the results. A scan also prefetches
- * rows of the next chunk.
+ * inside plain loops over the chunks of an item of work (items.h): each packs a chunk's rows in the
+ * order of the scan (chunk_load.h), scans them (scan.h), and unpacks the results (chunk_store.h). A
+ * scan also prefetches rows of the next chunk.
  *
  * A sequence is divided into segments where that helps. The prefix states at the segment boundaries
  * are computed first, from keys and values alone. Then
@@ -17,8 +17,9 @@
  *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only.
  * With a decay one scan for da passes all segments first, and stores the states at their
  * boundaries, from which the sums for its gradient start. */
-#include "ops/cpu/attention/linear/decay.h"
-#include "ops/cpu/attention/linear/states.h"
+#include "ops/cpu/attention/linear/chunk_load.h"
+#include "ops/cpu/attention/linear/chunk_store.h"
+#include "ops/cpu/attention/linear/decay_gradient.h"
 #include "ops/kernels.h"
 
 /* The operands of a backward pass besides the inputs. */

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_PREFETCH_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_PREFETCH_CPU_H
 
-#include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/packing.h"
 
 /* Cache lines to prefetch; in row i, line n is at line[n].first + i line[n].stride, in bytes. The
  * hardware prefetcher misses widely strided rows, and a core has few loads in flight: so a scan

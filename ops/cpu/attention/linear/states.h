@@ -3,7 +3,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_STATES_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_STATES_CPU_H
 
-#include "ops/cpu/attention/linear/plan.h"
+#include "ops/cpu/attention/linear/items.h"
 
 /* The state of a head, whose matrix has this number of columns: S~ and R~ M; transposed D. */
 static Matrix head_state(const ScanItem *item, Real *states, int64_t head, int64_t columns)

@@ -1,7 +1,7 @@
 /* Launches linear attention: with a causal mask on tensor cores where they suffice (mma.cuh), else
- * and without a mask in tiles of Real (scan_tiles.cuh). */
+ * and without a mask in tiles of Real (scan_passes.cuh). */
 #include "ops/kernels.h"
-#include "ops/cuda/attention/linear/scan_tiles.cuh"
+#include "ops/cuda/attention/linear/scan_passes.cuh"
 
 #ifdef TAPEGRAD_DOUBLE
 /* The tensor-core kernels have no double-precision build. */
@@ -304,7 +304,7 @@ extern "C" void causal_linear_state_backward_cuda(TensorType type, LinearScanGra
     free_scratch(scratch);
 }
 
-/* Without a causal mask: scan_tiles.cuh */
+/* Without a causal mask: scan_passes.cuh */
 
 extern "C" void linear_attention_forward_cuda(TensorType type, Real *out, Real *den,
                                               const LinearScan *s)

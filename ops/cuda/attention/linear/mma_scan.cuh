@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_SCAN_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_SCAN_CUH
 
-#include "ops/cuda/attention/linear/mma.cuh"
+#include "ops/cuda/attention/linear/mma_rows.cuh"
 
 /* --------------------------------------------------------------------------------------- states
  * A warp's tiles of S, or R, and the lane's columns of z, or r: 16 columns per warp, of which every

@@ -1,6 +1,7 @@
 /* CUDA kernels of softmax attention: see softmax.c. A thread block owns 64 queries of a head and
  * iterates over their keys; for dk and dv it owns 64 keys and iterates over their queries.
  * softmax_tiles.cuh computes the tiles. */
+#include "ops/cuda/shared/row_deltas.cuh"
 #include "ops/cuda/shared/softmax_tiles.cuh"
 #include "ops/kernels.h"
 
@@ -197,11 +198,11 @@ static void backward(AttentionGradient d, Real *dc, const Real *dout, const Real
     Real *A = decay_sums(a);
     Real *delta = device_workspace(a->B * a->N * a->H); /* -D_i of softmax.c */
     launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
-    launch_gradients<SIZE>(
-        arguments_of<T, BIASED>(a, causal, A, dc), rows_of<T>(dout, a->H * a->M, a->N, a->M),
-        gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
-        gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
-        gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), m, inverse, delta, a->B * a->H);
+    launch_gradients<SIZE>(arguments_of<T, BIASED>(a, causal, A, dc),
+                           { rows_of<T>(dout, a->H * a->M, a->N, a->M), m, inverse, delta },
+                           gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
+                           gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
+                           gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), a->B * a->H);
     device_workspace_free(delta);
     device_workspace_free(A);
 }
