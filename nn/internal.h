@@ -143,7 +143,6 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
 /* Raises, as function, unless 0 <= choice <= last: "there is no NOUN 7". */
 void nn_need_choice(const char *function, const char *noun, int choice, int last);
 
-
 /* The context of whole sequences, or of those that options.states_before continues. */
 AttentionContext nn_attention_context(AttentionOptions options);
 

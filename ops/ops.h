@@ -436,7 +436,6 @@ Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tens
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              SoftmaxAttentionOptions options);
 
-
 #ifdef __cplusplus
 }
 #endif
