@@ -5,6 +5,8 @@
 #include "nn/nn.h"
 #include "tensor/extend.h"
 
+#pragma GCC visibility push(default)
+
 /* --------------------------------------------------------------------------------------- layers */
 
 /* A weight's path name, or an entry's name in a file: a path name after a prefix of at most
@@ -125,4 +127,5 @@ struct AttentionFunctions {
                       Tensor *value, const AttentionContext *context);
 };
 
+#pragma GCC visibility pop
 #endif

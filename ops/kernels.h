@@ -80,7 +80,9 @@ typedef struct Kernels {
 
 /* The kernels of a device for activations of this dtype. The device becomes the thread's current
  * one: kernels launch on it and take their workspaces from it. */
+#pragma GCC visibility push(default)
 C_FUNCTION const Kernels *kernels_on(Device *device, TensorType type);
+#pragma GCC visibility pop
 
 /* The kernels of a tensor's device and dtype. */
 static inline const Kernels *kernels_of(const Tensor *tensor)

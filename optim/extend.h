@@ -6,6 +6,8 @@
 #include "optim/optim.h"
 #include "optim/scalars.h"
 
+#pragma GCC visibility push(default)
+
 enum { OPTIM_STATES = 3, OPTIM_NUMBERS = 2 };
 
 /* What distinguishes an optimizer from others; optim/sgd.c is the shortest. scalars and update are
@@ -130,4 +132,5 @@ static inline bool next_run(Run *run, const StepScalars *scalars, int64_t n)
     return true;
 }
 
+#pragma GCC visibility pop
 #endif

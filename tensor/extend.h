@@ -9,9 +9,10 @@
 #include "tensor/kernel.h"
 #include "tensor/openmp.h"
 
+#pragma GCC visibility push(default)
+
 /* Raises an error through the handler: misuse, or exhausted memory. */
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
-void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
 /* Raises "FUNCTION: NOUN is NULL" if the pointer is. */
 static inline void error_need(const char *function, const char *noun, const void *pointer)
@@ -23,13 +24,6 @@ static inline void error_need(const char *function, const char *noun, const void
 /* The operation that messages name, "op_add" or "op_add: a": of this thread, set by the checks of
  * arguments (tape_use) or by error_name, with a string that lives as long as the program. */
 void error_name(const char *operation);
-const char *error_operation(void); /* or "tapegrad" */
-/* Raises "op_add: " and this sentence, as kernels do, which know no arguments' names. */
-C_FUNCTION void error_raise_operation(const char *format, ...)
-    __attribute__((noreturn, format(printf, 1, 2)));
-
-/* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
-bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 typedef struct Capture Capture;
 
@@ -54,9 +48,6 @@ typedef struct MemoryText {
 } MemoryText;
 MemoryText device_exhausted(const Device *device, size_t bytes);
 
-/* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
-void device_raise_exhausted(const Device *device, size_t bytes) __attribute__((noreturn));
-
 /* malloc, which device_fail_allocation can make fail. */
 void *memory_allocate(size_t bytes);
 
@@ -65,8 +56,6 @@ void device_copy_in(Device *device, void *to, const void *host, size_t bytes);
 void device_copy_out(Device *device, void *host, const void *from, size_t bytes);
 void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
-
-bool device_is_capturing(const Device *device); /* a replayed step is being recorded */
 
 /* A size of 0 becomes its default; raises, as function, unless it is in [0, max]. */
 void shape_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
@@ -122,6 +111,8 @@ typedef enum KernelTable {
                                (tables)[KERNELS_CUDA_BF16] != NULL })])
 KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
 
+#pragma GCC visibility pop
+
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* The loops of plain kernels, divided among the threads: over n independent elements, vectorized;
@@ -140,5 +131,24 @@ KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
 
 /* Philox4x32-10, for kernels that draw random numbers. */
 #include "tensor/philox.h"
+
+/* ------------------------------------------------------------- for the library's own files alone */
+
+/* error_raise of a list of arguments */
+void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
+
+/* The name that error_name set, or "tapegrad". */
+const char *error_operation(void);
+/* Raises "op_add: " and this sentence, as kernels do, which know no arguments' names. */
+C_FUNCTION void error_raise_operation(const char *format, ...)
+    __attribute__((noreturn, format(printf, 1, 2)));
+
+/* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
+bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
+void device_raise_exhausted(const Device *device, size_t bytes) __attribute__((noreturn));
+
+bool device_is_capturing(const Device *device); /* a replayed step is being recorded */
 
 #endif

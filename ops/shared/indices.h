@@ -3,6 +3,8 @@
 
 #include "ops/shared/internal.h"
 
+#pragma GCC visibility push(default)
+
 /* Raises unless all elements of an int32 tensor are in [low, high]: "op_embedding: indices[3] is
  * 12, expected 0 to 9, ..." with the element's row-major position. label is as in tape_use; reason
  * ends the message. On CUDA nothing is copied to the host if the bounds of the written values are
@@ -22,6 +24,8 @@ void check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor 
 /* Raises unless the states of sequences are Real and have the expected shape; axes: after the first
  * one, for messages. */
 void check_state(Tape *tape, const char *label, Tensor *state, Shape expected, const char *axes);
+
+#pragma GCC visibility pop
 
 /* Reads the elements 0, 1, ... of a tensor, one by one, on the host: in large chunks, because each
  * copy from a device has a high latency. Element i is at chunk_index(&read, i). */

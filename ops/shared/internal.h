@@ -10,7 +10,9 @@
 #include "tensor/extend.h"
 
 /* If one tensor is bf16 and the other Real, casts the Real one to bf16. */
+#pragma GCC visibility push(default)
 void cast_alike(Tape *tape, Tensor **a, Tensor **b);
+#pragma GCC visibility pop
 
 /* to [n] <- from [n], of which one is bf16 and the other Real. */
 void convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n);
