@@ -25,6 +25,9 @@ static inline void error_need(const char *function, const char *noun, const void
  * arguments (tape_use) or by error_name, with a string that lives as long as the program. */
 void error_name(const char *operation);
 
+/* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
+bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 typedef struct Capture Capture;
 
 /* Device memory from the device's caching pool. */
@@ -56,6 +59,8 @@ void device_copy_in(Device *device, void *to, const void *host, size_t bytes);
 void device_copy_out(Device *device, void *host, const void *from, size_t bytes);
 void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
+
+bool device_is_capturing(const Device *device); /* a replayed step is being recorded */
 
 /* A size of 0 becomes its default; raises, as function, unless it is in [0, max]. */
 void shape_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
@@ -111,8 +116,6 @@ typedef enum KernelTable {
                                (tables)[KERNELS_CUDA_BF16] != NULL })])
 KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
 
-#pragma GCC visibility pop
-
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* The loops of plain kernels, divided among the threads: over n independent elements, vectorized;
@@ -129,10 +132,12 @@ KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
  * use a vector of partial results. */
 #define SUM(operator, variable) PRAGMA(omp simd reduction(operator: variable))
 
+#pragma GCC visibility pop
+
 /* Philox4x32-10, for kernels that draw random numbers. */
 #include "tensor/philox.h"
 
-/* ------------------------------------------------------------- for the library's own files alone */
+/* ---------------------------------------------------------------- not exported: for the tree alone */
 
 /* error_raise of a list of arguments */
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
@@ -143,12 +148,7 @@ const char *error_operation(void);
 C_FUNCTION void error_raise_operation(const char *format, ...)
     __attribute__((noreturn, format(printf, 1, 2)));
 
-/* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
-bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
 void device_raise_exhausted(const Device *device, size_t bytes) __attribute__((noreturn));
-
-bool device_is_capturing(const Device *device); /* a replayed step is being recorded */
 
 #endif
