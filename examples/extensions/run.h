@@ -1,6 +1,6 @@
-/* What the programs of this directory do with their extension: check its gradients; train a small
- * task, save a checkpoint in the middle, continue from it with other Params, and compare all weights
- * bit by bit. */
+/* What the programs of this directory do with their extension: check its gradients, train a small
+ * task, save a checkpoint in the middle, continue from it with other Params, and compare all
+ * weights bit by bit. */
 #include <stdio.h>
 #include <string.h>
 #include <tapegrad.h>

@@ -1,5 +1,6 @@
-/* An optimizer with a state, for an installed library: sign descent with momentum, Signum (Bernstein,
- * Wang, Azizzadenesheli, Anandkumar 2018, signSGD, algorithm 2), of weights p with gradient g:
+/* An optimizer with a state, for an installed library: sign descent with momentum, Signum
+ * (Bernstein, Wang, Azizzadenesheli, Anandkumar 2018, signSGD, algorithm 2), of weights p with the
+ * gradient g:
  *     m = momentum m + (1 - momentum) g
  *     p = (1 - lr weight_decay) p - lr sign(m),      sign(0) = 0
  * A kind says how a step computes; the library has schedules, groups, frozen weights, clipping and

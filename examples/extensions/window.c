@@ -18,7 +18,7 @@ static Tensor *filled(Tape *tape, Shape shape, double value)
     return tensor;
 }
 
-/* [N, N]: 0 where i - j < WINDOW, else so low that e^mask is 0. The causal mask is the operation's. */
+/* [N, N]: 0 where i - j < WINDOW, else so low that e^mask is 0; the operation masks j > i. */
 static Tensor *window_mask(Tape *tape, int64_t N)
 {
     Tensor *position = op_cumulative_sum(tape, filled(tape, shape(N), 1), 0);
@@ -38,7 +38,7 @@ static Tensor *attend_window(Tape *tape, const Attention *attention, Tensor *pac
                                    .mask = window_mask(tape, packed->shape.size[1]) });
 }
 
-/* A decode step would need the window of a KV cache, so is_causal is false, and generation raises. */
+/* A decode step would need a window of the KV cache, so is_causal stays false: generation raises. */
 static const struct AttentionFunctions window = {
     .name = "window",
     .projections = { "query", "key", "value" },
