@@ -137,7 +137,7 @@ KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
 /* Philox4x32-10, for kernels that draw random numbers. */
 #include "tensor/philox.h"
 
-/* -------------------------------------------------------------- not exported: for the tree alone */
+/* ------------------------------------------------------------- not exported: for the tree alone */
 
 /* error_raise of a list of arguments */
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));

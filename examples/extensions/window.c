@@ -38,7 +38,7 @@ static Tensor *attend_window(Tape *tape, const Attention *attention, Tensor *pac
                                    .mask = window_mask(tape, packed->shape.size[1]) });
 }
 
-/* A decode step would need a window of the KV cache, so is_causal stays false: generation raises. */
+/* A decode step would need a window of the KV cache: is_causal is false, and generation raises. */
 static const struct AttentionFunctions window = {
     .name = "window",
     .projections = { "query", "key", "value" },
