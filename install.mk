@@ -18,7 +18,7 @@ install:
 install-files: library
 	@echo "installing, built for -march=$(ARCH), into $(DESTDIR)$(PREFIX)"
 	@$(INSTALL) -d $(sort $(dir $(INSTALLED)))
-	@for header in $(HEADERS); do $(INSTALL) -m 644 $$header $(TO_INCLUDE)/$$header; done
+	@for header in $(ALL_HEADERS); do $(INSTALL) -m 644 $$header $(TO_INCLUDE)/$$header; done
 	@$(INSTALL) -m 644 $(LIBRARY) $(MPI_LIBRARY) $(TO_LIB)
 	@$(INSTALL) -m 755 $(SHARED) $(TO_LIB)
 	@ln -sf $(notdir $(SHARED)) $(TO_LIB)/$(SONAME)
@@ -37,13 +37,13 @@ PC_DIRECTORIES = 'prefix=$(PREFIX)' $(foreach name,libdir=$(LIBDIR) includedir=$
 # The loader's cache, where the library is in its place.
 UPDATE_LOADER  = if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ] && [ -x /sbin/ldconfig ]; then /sbin/ldconfig; fi
 
+# For programs, and for extensions: extend.h and the headers behind it.
+ALL_HEADERS = $(HEADERS) $(sort $(filter-out $(HEADERS),$(filter %.h,$(shell $(CC) -I. -MM extend.h))))
 # Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
-INSTALLED_HEADERS := $(addprefix $(TO_INCLUDE)/,$(HEADERS))
-INSTALLED := $(INSTALLED_HEADERS) $(addprefix $(TO_LIB)/,pkgconfig/tapegrad.pc \
+INSTALLED = $(addprefix $(TO_INCLUDE)/,$(ALL_HEADERS)) $(addprefix $(TO_LIB)/,pkgconfig/tapegrad.pc \
              $(if $(MPI_LIBRARY),libtapegrad_mpi.a pkgconfig/tapegrad-mpi.pc) \
              libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED)))
 uninstall:
 	@rm -f $(INSTALLED)
-	@for folder in $(sort $(filter-out $(TO_INCLUDE)/,$(dir $(INSTALLED_HEADERS)))) $(TO_INCLUDE)/ext $(TO_INCLUDE); do \
-	    rmdir $$folder 2>/dev/null || true; done
+	@(cd $(TO_INCLUDE) && rmdir -p $(sort $(dir $(ALL_HEADERS)))) 2>/dev/null; rmdir $(TO_INCLUDE) 2>/dev/null || true
 	@$(UPDATE_LOADER)

@@ -1,9 +1,9 @@
 # Writes one file from many, as SQLite ships: prints the files that are its arguments, each
 # #include "..." replaced by that file. A header with a guard is inserted once, a list without a
 # guard every time; headers named in -v given="..." are left out, since tapegrad.h has them. An
-# argument that starts with # is a line of the preprocessor. Only -DTAPEGRAD_EXPORT exports the public
-# functions; after a line "#pragma GCC visibility push(hidden)" nothing else is, but system headers
-# declare what is defined elsewhere.
+# argument that starts with # is a line of the preprocessor. Only -DTAPEGRAD_EXPORT exports what the
+# headers export; after an argument "#pragma GCC visibility push(hidden)" nothing else is, but system
+# headers declare what is defined elsewhere.
 #     awk -f one_file.awk -v given="tensor/tensor.h ..." FILE... > OUTPUT
 
 function write(line, system_header)
@@ -12,10 +12,6 @@ function write(line, system_header)
     if (hidden && system_header != after_system_header)
         print "#pragma GCC visibility " (system_header ? "push(default)" : "pop")
     after_system_header = system_header
-    if (line ~ /^#pragma GCC visibility push\(hidden\)/)
-        hidden = 1
-    if (!hidden && line ~ /^#pragma GCC visibility/)
-        line = "#ifdef TAPEGRAD_EXPORT\n" line "\n#endif"
     print line
 }
 
@@ -34,6 +30,8 @@ function insert(path, line, header, lines, again, comment)
             insert(header)
         } else if (again && (comment || line ~ /^\/\*/))
             comment = line !~ /\*\/$/ # a list's comments stand in its first copy
+        else if (line ~ /^#pragma GCC visibility/)
+            write("#ifdef TAPEGRAD_EXPORT\n" line "\n#endif")
         else
             write(line)
     }
@@ -49,9 +47,10 @@ BEGIN {
     for (i = 1; i <= count; i++)
         inserted[headers[i]] = 1
     for (i = 1; i < ARGC; i++)
-        if (ARGV[i] ~ /^#/)
+        if (ARGV[i] ~ /^#/) {
             write(ARGV[i]) # a line of the preprocessor
-        else
+            hidden = hidden || ARGV[i] ~ /visibility push\(hidden\)/
+        } else
             insert(ARGV[i])
     exit
 }

@@ -5,6 +5,8 @@
 #include "nn/nn.h"
 #include "tensor/extend.h"
 
+#pragma GCC visibility push(default)
+
 /* --------------------------------------------------------------------------------------- layers */
 
 /* A weight's path name, or an entry's name in a file: a path name after a prefix of at most
@@ -157,5 +159,7 @@ static inline const AttentionKind *nn_kind_of_layer(const AttentionKind *kind, P
 
 /* The options of linear and causal linear attention; NULL: another kind. */
 const CausalLinearConfig *nn_linear_options(const AttentionKind *kind);
+
+#pragma GCC visibility pop
 
 #endif

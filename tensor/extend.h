@@ -9,9 +9,10 @@
 #include "tensor/kernel.h"
 #include "tensor/openmp.h"
 
+#pragma GCC visibility push(default)
+
 /* Raises an error through the handler: misuse, or exhausted memory. */
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
-void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
 /* Raises "FUNCTION: NOUN is NULL" if the pointer is. */
 static inline void error_need(const char *function, const char *noun, const void *pointer)
@@ -23,10 +24,6 @@ static inline void error_need(const char *function, const char *noun, const void
 /* The operation that messages name, "op_add" or "op_add: a": of this thread, set by the checks of
  * arguments (tape_use) or by error_name, with a string that lives as long as the program. */
 void error_name(const char *operation);
-const char *error_operation(void); /* or "tapegrad" */
-/* Raises "op_add: " and this sentence, as kernels do, which know no arguments' names. */
-C_FUNCTION void error_raise_operation(const char *format, ...)
-    __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -53,9 +50,6 @@ typedef struct MemoryText {
     char text[160];
 } MemoryText;
 MemoryText device_exhausted(const Device *device, size_t bytes);
-
-/* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
-void device_raise_exhausted(const Device *device, size_t bytes) __attribute__((noreturn));
 
 /* malloc, which device_fail_allocation can make fail. */
 void *memory_allocate(size_t bytes);
@@ -85,13 +79,13 @@ size_t tensor_element_bytes(const Tensor *tensor);
 size_t tensor_bytes(const Tensor *tensor);
 
 /* x + count, for elements of like's dtype. */
-Real *elements_on(const Tensor *like, const Real *x, int64_t count);
+Real *tensor_elements_on(const Tensor *like, const Real *x, int64_t count);
 
 /* Threads for a region of the CPU of `count` elements at `cost` nanoseconds each: all, or one where
  * waking the others takes longer than the work (threads.c). The result depends on time: a kernel
  * may use it as num_threads(...), not to choose the order of a sum. */
 enum { MIN_WORK = 20000 /* nanoseconds */ };
-int threads_for(int64_t count, double cost);
+int device_threads_for(int64_t count, double cost);
 
 /* --------------------------------------------------------------------------------- kernel tables
  * An extension's kernels are a struct of function pointers, and a constant of it per backend and
@@ -135,17 +129,33 @@ C_FUNCTION Device *device_current(void);
  * over R independent rows of C elements. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define EACH(i, n)                                                                                 \
-    PRAGMA(omp parallel for simd schedule(static) num_threads(threads_for(n, 0.5)))                \
+    PRAGMA(omp parallel for simd schedule(static) num_threads(device_threads_for(n, 0.5)))         \
     for (int64_t i = 0; i < (n); i++)
 #define EACH_ROW(row, R, C)                                                                        \
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for((R) * (C), 0.5)))             \
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for((R) * (C), 0.5)))      \
     for (int64_t row = 0; row < (R); row++)
 
 /* Before a loop that sums into `variable` (+), or finds its largest element (max): the compiler may
  * use a vector of partial results. */
 #define SUM(operator, variable) PRAGMA(omp simd reduction(operator: variable))
 
+#pragma GCC visibility pop
+
 /* Philox4x32-10, for kernels that draw random numbers. */
 #include "tensor/philox.h"
+
+/* ------------------------------------------------------------- not exported: for the tree alone */
+
+/* error_raise of a list of arguments */
+void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
+
+/* The name that error_name set, or "tapegrad". */
+const char *error_operation(void);
+/* Raises "op_add: " and this sentence, as kernels do, which know no arguments' names. */
+C_FUNCTION void error_raise_operation(const char *format, ...)
+    __attribute__((noreturn, format(printf, 1, 2)));
+
+/* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
+void device_raise_exhausted(const Device *device, size_t bytes) __attribute__((noreturn));
 
 #endif

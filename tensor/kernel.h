@@ -15,8 +15,10 @@
 
 /* A kernel's scratch memory: n Reals on the current device, uninitialized. Raises when memory is
  * exhausted. The kernel frees it before it returns; an error frees all of the thread's. */
+#pragma GCC visibility push(default)
 C_FUNCTION Real *device_workspace(int64_t n);
 C_FUNCTION void device_workspace_free(const Real *data);
+#pragma GCC visibility pop
 
 /* A function for CPU and CUDA kernels. */
 #ifdef __CUDACC__

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Nucleus and extensions: the nucleus includes no extension; an extension includes public headers, extend.h, its
 # own files and other extensions' public headers, its cpu/ and cuda/ also the shared headers of their backend.
-# tests/nucleus.txt lists the nucleus's files, tests/extend.txt what extend.h offers beyond public headers.
+# tests/nucleus.txt lists the nucleus's files, tests/extend.txt what extend.h offers beyond public headers: its
+# headers, the functions that an installed library exports, which alone definitions of extensions may call, and
+# those for the tree. An exported name has the prefix of its directory.
 #   tests/check_includes.sh           reports every line and file that breaks this
 #   tests/check_includes.sh --write   writes both lists as the tree is: a file or a name enters by a decision
 set -u
@@ -31,8 +33,12 @@ offered() {
     ${CC:-cc} -std=gnu11 -fopenmp -I. -fsyntax-only -aux-info "$bad.names" -x c extend.h
     comm -13 <(headers tapegrad.h) <(headers extend.h) | sed 's#.*#^/\\* \\(\\./\\)\\?&:#' >"$bad.headers"
     grep -f "$bad.headers" "$bad.names" | sed -E 's/.*[ *]([a-z_0-9]+) \(.*/\1/' |
-        grep -vE '_(plain|cpu|bf16|cuda)$' | sort -u
-    rm -f "$bad.names" "$bad.headers"
+        grep -vE '_(plain|cpu|bf16|cuda)$' | sort -u >"$bad.functions"
+    { printf '%s\n' '#include "tapegrad.h"' '#pragma GCC visibility push(hidden)' '#include "extend.h"' 'const void *const all[] = {' &&
+        sed 's/$/,/' "$bad.functions" && echo '};'; } | ${CC:-cc} -std=gnu11 -fopenmp -w -I. -c -x c - -o "$bad.o"
+    readelf -sW "$bad.o" | awk '{ print $5 == "LOCAL" ? "inline" : $6 == "DEFAULT" ? "exported" : "hidden", $8 }' |
+        sort -k 2 | join -1 2 -o 1.1,0 - "$bad.functions" | sort
+    rm -f "$bad".?*
 }
 if [ "${1:-}" = --write ]; then
     files >tests/nucleus.txt
@@ -41,5 +47,10 @@ if [ "${1:-}" = --write ]; then
 fi
 diff tests/nucleus.txt <(files) >>"$bad" || echo 'tests/nucleus.txt: see tests/check_includes.sh' >>"$bad"
 diff tests/extend.txt <(offered) | grep '^>' >>"$bad" && echo 'tests/extend.txt: see tests/check_includes.sh' >>"$bad"
+hidden=$(sed -n 's/^hidden //p' tests/extend.txt | paste -sd '|')
+find ext -name '*.[ch]' -not -path '*/cpu/*' -not -path '*/cuda/*' -not -path '*/tests/*' -print0 |
+    xargs -0 grep -nE "\\b($hidden)\\(" | sed 's/$/   is not exported/' >>"$bad"
+grep '^exported' tests/extend.txt | grep -vE ' (device|tensor|shape|error|memory|kernel|op|nn|params|optim)_' |
+    sed "s/$/   lacks its directory's prefix/" >>"$bad"
 cat "$bad"
 ! [ -s "$bad" ]

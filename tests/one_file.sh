@@ -144,6 +144,10 @@ gcc "$out/copies.c" -L"$out" -lfloat -ldouble -Wl,-rpath,'$ORIGIN' -o "$out/copi
 [ "$(nm -D --defined-only "$out/libfloat.so" | sed 's/.* //')" = in_float ]
 echo 'two copies in one process: independent'
 
+gcc $flags -fopenmp -c examples/extensions/signum.c -o "$out/signum.o" && gcc "$out/signum.o" "$out/tapegrad.o" -fopenmp -lm -o "$out/signum"
+(cd "$out" && ./signum) | grep 'bitwise equal'
+echo 'an extension of the two files: runs'
+
 refused "MinGW-w64's gcc, or clang --target=x86_64-w64-mingw32" gcc -U__GNUC__ -D_MSC_VER=1930
 refused 'tapegrad.h needs C99 or later' gcc -std=c90
 refused 'compile it as C, for example with -std=gnu11' gcc -std=gnu99

@@ -20,6 +20,28 @@ check "linking the static library" compile $(pkg-config --cflags tapegrad) "$dir
     -fopenmp $libraries -o "$directory/static"
 check "running on the static library" "$directory/static"
 
+# Programs outside of the tree that extend the library; and the definitions of the tree's extensions, as such.
+strange='-Wall -Wextra -Wpedantic -Werror -Wno-unknown-pragmas -O2 -fopenmp'
+extends() { # NAME LIBRARY...
+    compile_file $strange "examples/extensions/$1.c" $(pkg-config --cflags tapegrad) "${@:2}" -lm -o "$directory/$1" &&
+        (cd "$directory" && "./$1") >"$directory/$1.output" && grep -x 'resumed from step 200: bitwise equal' "$directory/$1.output"
+}
+for program in examples/extensions/*.c; do
+    name=$(basename "$program" .c)
+    check "$name with the shared library" extends $name $(pkg-config --libs tapegrad)
+    mv "$directory/$name.output" "$directory/$name.shared"
+    check "$name with the static library" extends $name "$directory/usr/lib/libtapegrad.a" $libraries
+    check "$name with either" cmp "$directory/$name.shared" "$directory/$name.output"
+done
+cp -r ext "$directory"
+outside() { # DIRECTORY
+    compile_file -shared -fPIC -fopenmp $(pkg-config --cflags tapegrad) -I"$directory" "$directory/$1"/*.c -Wl,-z,defs \
+        $(pkg-config --libs tapegrad) -lm -o "$directory/extension.so"
+}
+for extension in ext/*; do
+    [ -n "$sanitize" ] || check "$extension outside of the tree" outside "$extension"
+done
+
 # The headers, the package and the library's file name have the same version.
 same_version() {
     local version
@@ -72,7 +94,7 @@ check "a program for the other Real links" must_not_link
 # All exported names have the public prefixes; NCCL's are exported where it is emulated.
 exported() {
     nm -D --defined-only "$directory/usr/lib/libtapegrad.so" | awk '{ print $3 }' |
-        grep -vE '^(device|tensor|random|shape|tape|op|params|nn|optim|dist)_|^nccl[A-Z]|^gradient_check$|^tapegrad_|^_|^\.' | grep . && return 1
+        grep -vE '^(device|tensor|random|shape|error|memory|kernel|tape|op|params|nn|optim|dist)_|^nccl[A-Z]|^gradient_check$|^tapegrad_|^_|^\.' | grep . && return 1
     return 0
 }
 [ -n "$sanitize" ] || check "exported names" exported

@@ -367,7 +367,7 @@ static void copy_positions(const Tensor *to, int64_t sequence, const Tensor *fro
         if (to->type == from->type)
             device_copy(to->device, dst, src, (size_t)n * tensor_element_bytes(to));
         else
-            convert(to->device, (Gradient){ dst, false }, src, to->type == TENSOR_BF16, n);
+            op_convert(to->device, (Gradient){ dst, false }, src, to->type == TENSOR_BF16, n);
     }
 }
 

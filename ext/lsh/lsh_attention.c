@@ -220,7 +220,7 @@ static void lsh_attention_backward(Node *node)
     AttentionGradient d = { .query = tape_contribution(node, query_key) };
     d.value = value ? tape_contribution(node, value) : d.query;
     if (!value && d.value.data)
-        d.value.data = elements_on(query_key, d.value.data, a->x.H * a->x.D);
+        d.value.data = tensor_elements_on(query_key, d.value.data, a->x.H * a->x.D);
     lsh_kernels(out)->backward(d, tape_upstream(node, 0), out->data, saved[0]->data, saved[1]->data,
                                saved[2]->integers, a);
 }
@@ -230,7 +230,7 @@ static AttentionInputs lsh_inputs(const Tensor *query_key, const Tensor *value,
                                   const Tensor *key_lengths)
 {
     AttentionInputs x =
-        attention_of(query_key, query_key, value ? value : query_key, key_lengths, NULL);
+        op_attention_of(query_key, query_key, value ? value : query_key, key_lengths, NULL);
     if (!value) {
         x.H /= 2;
         x.value = tensor_at(query_key, x.H * x.D);
@@ -241,8 +241,8 @@ static AttentionInputs lsh_inputs(const Tensor *query_key, const Tensor *value,
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
                              LshAttentionOptions options, bool causal)
 {
-    attention_check(tape, labels, query_key, query_key, value ? value : query_key,
-                    options.key_lengths, causal);
+    op_attention_check(tape, labels, query_key, query_key, value ? value : query_key,
+                       options.key_lengths, causal);
     if (!value && query_key->shape.size[2] % 2 != 0)
         tape_error(tape,
                    "%s without value must hold both, [B, N, 2 H, D], but %s: its third size is no "
@@ -253,7 +253,7 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
         tape_error(tape, "%s %s, expected at most %d positions", labels.query,
                    tensor_text(query_key).text, INT_MAX / 2);
     if (value)
-        cast_alike(tape, &query_key, &value);
+        op_cast_alike(tape, &query_key, &value);
     const AttentionInputs x = lsh_inputs(query_key, value, options.key_lengths);
     LshRounds a = lsh_rounds(tape, labels.name, x, options);
     a.causal = causal;

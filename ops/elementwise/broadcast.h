@@ -33,7 +33,9 @@ typedef struct Choice {
 
 /* Broadcasts out with x: aligned at the last axis, sizes are equal, or one of them is 1 or missing.
  * Returns false otherwise. */
-bool broadcast_with(Shape *out, Shape x);
+#pragma GCC visibility push(default)
+bool op_broadcast_with(Shape *out, Shape x);
+#pragma GCC visibility pop
 
 /* The view of x's repetition to the shape out, which x fits. */
 Broadcast broadcast_of(Shape x, Shape out);

@@ -56,14 +56,18 @@ static inline TensorType product_type(const Tape *tape)
     return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
 }
 
+#pragma GCC visibility push(default)
+
 /* Computes `size` in the tape's precision; a and b have one dtype. Runs repeat bit for bit. */
-void product(Tape *tape, Result out, Operand a, Operand b, Product size);
+void op_product(Tape *tape, Result out, Operand a, Operand b, Product size);
+
+/* In a backward function: the gradient of an input, if it requires one, <- a b. */
+void op_contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size);
+
+#pragma GCC visibility pop
 
 /* A parameter, which is Real, in the dtype of the node's output, since a product's operands have
  * one dtype: itself, the Params' copy of it, or *copy, a tensor of the node. NULL: no parameter. */
 Operand operand_of_parameter(const Node *node, Tensor *parameter, Tensor **copy);
-
-/* In a backward function: the gradient of an input, if it requires one, <- a b. */
-void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size);
 
 #endif

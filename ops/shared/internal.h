@@ -9,11 +9,15 @@
 #include "ops/shared/math.h"
 #include "tensor/extend.h"
 
+#pragma GCC visibility push(default)
+
 /* If one tensor is bf16 and the other Real, casts the Real one to bf16. */
-void cast_alike(Tape *tape, Tensor **a, Tensor **b);
+void op_cast_alike(Tape *tape, Tensor **a, Tensor **b);
 
 /* to [n] <- from [n], of which one is bf16 and the other Real. */
-void convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n);
+void op_convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n);
+
+#pragma GCC visibility pop
 
 /* A new int32 tensor of the tape, recorded to have elements in [0, max]. */
 static inline Tensor *bounded_integers(Tape *tape, Shape shape, int32_t max)

@@ -376,7 +376,7 @@ static bool stored_in_bf16(TestConfig config, GenerationConfig generation)
 }
 
 /* Against the parallel form with rounded weights. */
-static void check_weights(TestConfig config, GenerationConfig generation)
+static void op_check_weights(TestConfig config, GenerationConfig generation)
 {
     begin(config);
     generation.max_length = LENGTH;
@@ -403,11 +403,11 @@ TEST(with_weights_in_bf16_or_in_8_bits)
         config.feed_forward = 270;
         GenerationConfig generation = { .sequences = batches[i / 3 % 4] };
         generation.int8_weights = true;
-        check_weights(config, generation);
+        op_check_weights(config, generation);
         generation.int8_weights = false;
         generation.precision = PRECISION_BF16;
         if (sizeof(Real) == sizeof(float))
-            check_weights(config, generation);
+            op_check_weights(config, generation);
     }
 }
 

@@ -120,7 +120,7 @@ void convolve_forward(TensorType type, Real *out, const Real *x, const Real *wei
     const Scratch scratch = scratch_of(w, p, threads);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(count, cost(c))))
+               num_threads(device_threads_for(count, cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         for (int64_t b = part * blocks / threads; b < (part + 1) * blocks / threads; b++) {
@@ -152,7 +152,7 @@ void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const R
     const Scratch scratch = scratch_of(w, p, threads);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(windows_count(w), cost(c))))
+               num_threads(device_threads_for(windows_count(w), cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         for (int64_t b = part * w->B / threads; b < (part + 1) * w->B / threads; b++) {
@@ -189,7 +189,7 @@ void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dou
     double *sums = (double *)(void *)device_workspace(threads * O * size * per_double);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok) firstprivate(p)
-               num_threads(threads_for(count, cost(c))))
+               num_threads(device_threads_for(count, cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         const int64_t begin = part * blocks / threads, end = (part + 1) * blocks / threads;

@@ -192,7 +192,7 @@ static void convolve(ConvolutionPass pass)
         1000 + 0.02 * (double)(w->rows * w->columns * pass.c.O * filter_size(&pass.c));
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(w->B, cost)))
+               num_threads(device_threads_for(w->B, cost)))
     for (int64_t part = 0; part < parts; part++) {
         const ConvolutionPass own = part_of(pass, part, parts);
         ok = convolve_images(&own) && ok;

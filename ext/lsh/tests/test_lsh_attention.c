@@ -50,7 +50,7 @@ static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, const
                                                                     options);
 }
 
-static Tensor *attention_of(Tape *tape, Tensor *const *in, void *context)
+static Tensor *op_attention_of(Tape *tape, Tensor *const *in, void *context)
 {
     return lsh_attention(tape, in[0], in[1], context);
 }
@@ -60,7 +60,7 @@ static Outcome computed(const char *device, Case *c, const Arrays *a)
 {
     const CheckInput inputs[] = { { shape(c->B, c->N, c->H, c->D), a->x },
                                   { shape(c->B, c->N, c->H, c->M), a->value } };
-    return test_outcome(device, SEED, attention_of, c, inputs, 2);
+    return test_outcome(device, SEED, op_attention_of, c, inputs, 2);
 }
 
 /* The outcome on the device under test, which is plain's. */

@@ -136,18 +136,30 @@ typedef struct AttentionLabels {
 /* A packed query holds 3 tensors, query, key and value. */
 enum { PACKED_QUERY = 3 };
 
+#pragma GCC visibility push(default)
+
 /* Raises unless the arguments are valid for an attention operation (ops.h): key and value NULL if
  * query is packed; key_lengths NULL or int32 [B], each in [1, keys]. Causal attention requires
  * N = keys. */
-void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal);
+void op_attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
+                        Tensor *value, Tensor *key_lengths, bool causal);
 
 /* Promotes mixed dtypes to bf16. Both key and value may be NULL. */
-void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
+void op_attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 
 /* The kernels' view of checked arguments. */
-AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, const Tensor *offsets);
+AttentionInputs op_attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
+                                const Tensor *key_lengths, const Tensor *offsets);
+
+/* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or
+ * in [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
+void op_attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
+void op_attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
+
+/* For the backward function of a node whose first inputs are query, key, value. */
+AttentionGradient op_attention_contributions(Node *node);
+
+#pragma GCC visibility pop
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state, log_decay; tensors in the options are ignored. */
@@ -161,17 +173,9 @@ void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureM
 void causal_attention_check_options(Tape *tape, AttentionLabels labels,
                                     CausalLinearAttentionOptions options);
 
-/* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or
- * in [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
-void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
-void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
-
 /* The checked log decay of causal linear attention as [B, N, H]: one number per head is repeated.
  * NULL: NULL. */
 Tensor *causal_attention_log_decay(Tape *tape, AttentionLabels labels, const Tensor *query,
                                    const Tensor *value, Tensor *log_decay);
-
-/* For the backward function of a node whose first inputs are query, key, value. */
-AttentionGradient attention_contributions(Node *node);
 
 #endif

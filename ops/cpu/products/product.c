@@ -80,7 +80,7 @@ void product_with_bias(Result out, Operand a, Operand b, const Real *bias, Produ
     Real *packed = device_workspace(size * groups * parts);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(p.count, cost)))
+               num_threads(device_threads_for(p.count, cost)))
     for (int64_t item = 0; item < groups * parts; item++) {
         const int64_t group = item / parts, end = p.count * (group + 1) / groups;
         int64_t first = p.count * group / groups;
