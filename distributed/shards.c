@@ -116,7 +116,7 @@ static void reduce_gradients(const char *function, Params *params)
     const Division *division = division_of(function, params);
     const double share = share_of(function, params);
     Real *gradients = params_flat_gradients(params)->data;
-    kernels_on(params->device, TENSOR_REAL)
+    op_kernels_on(params->device, TENSOR_REAL)
         ->unary_forward(UNARY_scale, gradients, gradients, (Constants){ (Real)share, 0 },
                         params->flat_count);
     if (dist_reduce_scatter_on(params->device, gradients, division->offsets))

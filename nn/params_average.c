@@ -57,7 +57,7 @@ static void average(const Tensor *to, const Tensor *from, Real weight)
     if (weight == 1)
         device_copy(to->device, to->data, from->data, tensor_bytes(to));
     else
-        kernels_on(to->device, TENSOR_REAL)
+        op_kernels_on(to->device, TENSOR_REAL)
             ->average_values(to->data, from->data, weight, tensor_count(to));
 }
 

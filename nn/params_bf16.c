@@ -8,8 +8,8 @@
 void params_written(const Params *params)
 {
     if (params->bf16)
-        convert(params->device, (Gradient){ params->bf16->data, false }, params->values->data, true,
-                params->flat_count);
+        op_convert(params->device, (Gradient){ params->bf16->data, false }, params->values->data,
+                   true, params->flat_count);
 }
 
 /* The address of the tensor's elements in the bf16 copy. written: the values have changed, so

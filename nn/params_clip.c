@@ -60,7 +60,7 @@ void params_clip_each_gradient(Params *params, double maximum_norm)
 {
     Real *gradients = gradients_to_clip("params_clip_each_gradient", params, maximum_norm);
     const FlatRange own = params_range(params);
-    const Kernels *kernels = kernels_on(params->device, TENSOR_REAL);
+    const Kernels *kernels = op_kernels_on(params->device, TENSOR_REAL);
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
         const int64_t first = params_offset(params, weight) - own.first, n = tensor_count(weight);
@@ -77,7 +77,7 @@ void params_clip_gradients(Params *params, double maximum_norm)
     Real *gradients = gradients_to_clip("params_clip_gradients", params, maximum_norm);
     Clipping *clipping = params->clipping;
     const int64_t n = params_range(params).count;
-    const Kernels *kernels = kernels_on(params->device, TENSOR_REAL);
+    const Kernels *kernels = op_kernels_on(params->device, TENSOR_REAL);
     kernels->sum_squares(clipping, gradients, n);
     if (params->shards)
         sum_over_processes(params, clipping);

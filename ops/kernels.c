@@ -11,7 +11,7 @@ const Kernels plain_kernels = {
 #include "ops/kernel_list.h"
 };
 
-const Kernels *kernels_on(Device *device, TensorType type)
+const Kernels *op_kernels_on(Device *device, TensorType type)
 {
     (void)type; /* the plain kernels have one */
     device_enter(device);

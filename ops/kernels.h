@@ -12,7 +12,7 @@
  *     softmax_forward_bf16    the CPU backend's for activations in bf16
  *     softmax_forward_cuda    the CUDA backend's, for both dtypes: its first parameter
  *
- * A REAL_KERNEL has no activations as operands, so one version per device: kernels_on(device,
+ * A REAL_KERNEL has no activations as operands, so one version per device: op_kernels_on(device,
  * TENSOR_REAL)->sgd_step(...). A FUSED_KERNEL and a BACKEND_KERNEL are NULL in the plain table,
  * which has every other kernel. A backend's table, ops/cpu/kernels.c or ops/cuda/kernels.cu, lists
  * the kernels that the backend replaces. */
@@ -81,13 +81,13 @@ typedef struct Kernels {
 /* The kernels of a device for activations of this dtype. The device becomes the thread's current
  * one: kernels launch on it and take their workspaces from it. */
 #pragma GCC visibility push(default)
-C_FUNCTION const Kernels *kernels_on(Device *device, TensorType type);
+C_FUNCTION const Kernels *op_kernels_on(Device *device, TensorType type);
 #pragma GCC visibility pop
 
 /* The kernels of a tensor's device and dtype. */
 static inline const Kernels *kernels_of(const Tensor *tensor)
 {
-    return kernels_on(tensor->device, tensor->type);
+    return op_kernels_on(tensor->device, tensor->type);
 }
 
 /* The tables. The CPU backend has one for Real and one for bf16; CUDA likewise. */

@@ -17,7 +17,7 @@
 #include <float.h>
 #include <math.h>
 
-void adam_run(Real *p, Real *m, Real *v, const Real *gradients, const Run *run)
+void optim_adam_run(Real *p, Real *m, Real *v, const Real *gradients, const Run *run)
 {
     const StepScalars s = *run->scalars;
     EACH(k, run->count) {
@@ -34,12 +34,12 @@ void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
                      int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);)
-        adam_run(p, m, v, gradients, &run);
+        optim_adam_run(p, m, v, gradients, &run);
 }
 
-void adam_update(const Optimizer *o, Real *p, const Real *gradients)
+void optim_adam_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    kernels_on(o->device, TENSOR_REAL)
+    op_kernels_on(o->device, TENSOR_REAL)
         ->adam_step(p, o->states[0], o->states[1], gradients, o->scalars, o->range.count);
 }
 
@@ -66,17 +66,18 @@ static StepScalars adam_scalars(const Optimizer *o, int role, double learning_ra
     return scalars;
 }
 
-StepScalars adamw_scalars_of(const Optimizer *o, double learning_rate, double weight_decay)
+StepScalars optim_adamw_scalars_of(const Optimizer *o, double learning_rate, double weight_decay)
 {
     StepScalars scalars = common_scalars(o, learning_rate);
     scalars.keep = (Real)(1 - learning_rate * weight_decay);
     return scalars;
 }
 
-StepScalars adamw_scalars(const Optimizer *o, int role, double learning_rate, double decay_factor)
+StepScalars optim_adamw_scalars(const Optimizer *o, int role, double learning_rate,
+                                double decay_factor)
 {
     (void)role;
-    return adamw_scalars_of(o, learning_rate, o->weight_decay * decay_factor);
+    return optim_adamw_scalars_of(o, learning_rate, o->weight_decay * decay_factor);
 }
 
 AdamConfig optim_adam_config(double learning_rate)
@@ -115,13 +116,14 @@ Optimizer optim_adam_template(const char *function, const OptimizerKind *kind, P
 Optimizer *optim_adam(Params *params, AdamConfig config)
 {
     static const OptimizerKind adam = { "adam", .states = { ADAM_STATES }, .scalars = adam_scalars,
-                                        .update = adam_update };
+                                        .update = optim_adam_update };
     return optim_new("optim_adam", optim_adam_template("optim_adam", &adam, params, config));
 }
 
 Optimizer *optim_adamw(Params *params, AdamConfig config)
 {
     static const OptimizerKind adamw = { "adamw", .states = { ADAM_STATES },
-                                         .scalars = adamw_scalars, .update = adam_update };
+                                         .scalars = optim_adamw_scalars,
+                                         .update = optim_adam_update };
     return optim_new("optim_adamw", optim_adam_template("optim_adamw", &adamw, params, config));
 }

@@ -33,7 +33,7 @@ typedef struct OptimizerKind {
     /* On the host before each step, replayed steps too, with the step's learning rate. */
     void (*begin)(Optimizer *o, double learning_rate);
     /* The scalars of the step that has begun, o->steps, for the weights of this role
-     * (groups_set_role; 0 by default), whose weight decay has this factor. */
+     * (optim_set_role; 0 by default), whose weight decay has this factor. */
     StepScalars (*scalars)(const Optimizer *o, int role, double learning_rate, double decay_factor);
     /* Before a step: may raise, as when memory is exhausted, so it changes no result. */
     void (*prepare)(const Optimizer *o, const Real *gradients);
@@ -69,7 +69,7 @@ struct Optimizer {
     Real *states[OPTIM_STATES]; /* [range.count] each, 0 at first; NULL from state_count on */
     StepScalars *scalars;       /* of this step, in device memory; without groups, or of group 0 */
     Block *block;               /* which holds the states and the scalars */
-    struct Groups *groups;      /* NULL until optim_set_group or groups_set_role */
+    struct Groups *groups;      /* NULL until optim_set_group or optim_set_role */
     void *own;                  /* of the kind */
 };
 
@@ -90,18 +90,19 @@ void optim_set_weights(const Optimizer *optimizer);
 Optimizer optim_adam_template(const char *function, const OptimizerKind *kind, Params *params,
                               AdamConfig config);
 /* AdamW's scalars, for these rates and as a kind's function. */
-StepScalars adamw_scalars_of(const Optimizer *o, double learning_rate, double weight_decay);
-StepScalars adamw_scalars(const Optimizer *o, int role, double learning_rate, double decay_factor);
+StepScalars optim_adamw_scalars_of(const Optimizer *o, double learning_rate, double weight_decay);
+StepScalars optim_adamw_scalars(const Optimizer *o, int role, double learning_rate,
+                                double decay_factor);
 /* update of Adam's variants, which differ in their scalars; and of a run alone. */
-void adam_update(const Optimizer *o, Real *p, const Real *gradients);
+void optim_adam_update(const Optimizer *o, Real *p, const Real *gradients);
 struct Run;
-void adam_run(Real *p, Real *m, Real *v, const Real *gradients, const struct Run *run);
+void optim_adam_run(Real *p, Real *m, Real *v, const Real *gradients, const struct Run *run);
 
 /* --------------------------------------------------------------------------------------- groups */
 
 /* Moves a weight to a role, 0 or 1, for which the kind has scalars of its own. False when memory is
  * exhausted. */
-bool groups_set_role(Optimizer *optimizer, const Tensor *weight, int role);
+bool optim_set_role(Optimizer *optimizer, const Tensor *weight, int role);
 
 /* Consecutive elements of one group. Without groups there is one run. */
 typedef struct Run {

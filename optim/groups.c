@@ -99,7 +99,7 @@ static int find_group(Groups *groups, Factors factors, int weights, int taken)
     return unused;
 }
 
-bool groups_set_role(Optimizer *optimizer, const Tensor *weight, int role)
+bool optim_set_role(Optimizer *optimizer, const Tensor *weight, int role)
 {
     const Params *params = optimizer->params;
     Groups *groups = optimizer->groups ? optimizer->groups : groups_new(optimizer);

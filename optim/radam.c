@@ -18,7 +18,7 @@ static StepScalars radam_scalars(const Optimizer *o, int role, double learning_r
     const double rho_inf = 2 / (1 - beta2) - 1;
     const double rho = rho_inf - 2 * t * power / (1 - power);
     const bool rectified = rho > 5;
-    StepScalars scalars = adamw_scalars(o, role, learning_rate, decay_factor);
+    StepScalars scalars = optim_adamw_scalars(o, role, learning_rate, decay_factor);
     if (rectified) {
         const double r =
             sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho));
@@ -33,6 +33,6 @@ static StepScalars radam_scalars(const Optimizer *o, int role, double learning_r
 Optimizer *optim_radam(Params *params, AdamConfig config)
 {
     static const OptimizerKind radam = { "radam", .states = { ADAM_STATES },
-                                         .scalars = radam_scalars, .update = adam_update };
+                                         .scalars = radam_scalars, .update = optim_adam_update };
     return optim_new("optim_radam", optim_adam_template("optim_radam", &radam, params, config));
 }

@@ -28,7 +28,7 @@ void sgd_step_plain(Real *p, Real *m, const Real *gradients, const StepScalars *
 
 static void sgd_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    kernels_on(o->device, TENSOR_REAL)
+    op_kernels_on(o->device, TENSOR_REAL)
         ->sgd_step(p, o->states[0], gradients, o->scalars, o->range.count);
 }
 

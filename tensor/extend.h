@@ -75,13 +75,13 @@ size_t tensor_element_bytes(const Tensor *tensor);
 size_t tensor_bytes(const Tensor *tensor);
 
 /* x + count, for elements of like's dtype. */
-Real *elements_on(const Tensor *like, const Real *x, int64_t count);
+Real *tensor_elements_on(const Tensor *like, const Real *x, int64_t count);
 
 /* Threads for a region of the CPU of `count` elements at `cost` nanoseconds each: all, or one where
  * waking the others takes longer than the work (threads.c). The result depends on time: a kernel
  * may use it as num_threads(...), not to choose the order of a sum. */
 enum { MIN_WORK = 20000 /* nanoseconds */ };
-int threads_for(int64_t count, double cost);
+int device_threads_for(int64_t count, double cost);
 
 /* --------------------------------------------------------------------------------- kernel tables
  * An extension's kernels are a struct of function pointers, and a constant of it per backend and
@@ -122,10 +122,10 @@ KernelTable kernel_table(Device *device, TensorType type, const bool *exists);
  * over R independent rows of C elements. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define EACH(i, n)                                                                                 \
-    PRAGMA(omp parallel for simd schedule(static) num_threads(threads_for(n, 0.5)))                \
+    PRAGMA(omp parallel for simd schedule(static) num_threads(device_threads_for(n, 0.5)))         \
     for (int64_t i = 0; i < (n); i++)
 #define EACH_ROW(row, R, C)                                                                        \
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for((R) * (C), 0.5)))             \
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for((R) * (C), 0.5)))      \
     for (int64_t row = 0; row < (R); row++)
 
 /* Before a loop that sums into `variable` (+), or finds its largest element (max): the compiler may

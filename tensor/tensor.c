@@ -27,14 +27,14 @@ size_t tensor_bytes(const Tensor *tensor)
     return (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
 }
 
-Real *elements_on(const Tensor *like, const Real *x, int64_t count)
+Real *tensor_elements_on(const Tensor *like, const Real *x, int64_t count)
 {
     return (Real *)((char *)x + count * (int64_t)tensor_element_bytes(like));
 }
 
 Real *tensor_at(const Tensor *tensor, int64_t index)
 {
-    return elements_on(tensor, tensor->data, index);
+    return tensor_elements_on(tensor, tensor->data, index);
 }
 
 const char *tensor_unreadable(const Tensor *tensor, TensorType type)

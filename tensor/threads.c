@@ -34,7 +34,7 @@ bool threads_are_worth(double work, int threads)
 void threads_prepare(void) {}
 #endif
 
-int threads_for(int64_t count, double cost)
+int device_threads_for(int64_t count, double cost)
 {
     const double work = forced ? (double)INFINITY : (double)count * cost;
     if (work < MIN_WORK || omp_in_parallel())

@@ -169,7 +169,7 @@ static DeltaRule delta_rule_of(Tensor *const inputs[NODE_INPUTS])
 {
     const Tensor *log_decay = inputs[6], *state = inputs[7];
     return (DeltaRule){
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
+        .x = op_attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
         .beta = inputs[5]->data,
         .log_decay = log_decay ? log_decay->data : NULL,
         .state = state ? state->data : NULL,
@@ -183,7 +183,7 @@ static void delta_rule_backward(Node *node)
     const DeltaRule rule = delta_rule_of(node->inputs);
     const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    DeltaRuleGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
+    DeltaRuleGradient d = { .x = op_attention_contributions(node, PACKED_QUERY) };
     d.beta = tape_contribution(node, node->inputs[5]);
     d.log_decay = tape_contribution(node, node->inputs[6]);
     const Gradient dstate = tape_contribution(node, state);
@@ -196,23 +196,25 @@ static void delta_rule_backward(Node *node)
 Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Tensor *beta,
                       DeltaRuleOptions options, Tensor **final_state)
 {
-    attention_check(tape, delta_labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
+    op_attention_check(tape, delta_labels, query, key, value, options.key_lengths, true,
+                       PACKED_QUERY);
     if (options.offsets)
-        check_offsets(tape, delta_labels.offsets, options.offsets, options.key_lengths, query,
-                      "query");
-    attention_cast_alike(tape, &query, &key, &value);
+        op_check_offsets(tape, delta_labels.offsets, options.offsets, options.key_lengths, query,
+                         "query");
+    op_attention_cast_alike(tape, &query, &key, &value);
     Tensor *const inputs[NODE_INPUTS] = {
         query,        key, value, options.key_lengths, options.offsets, beta, options.log_decay,
         options.state
     };
-    const AttentionInputs x = attention_of(query, key, value, NULL, options.offsets, PACKED_QUERY);
+    const AttentionInputs x =
+        op_attention_of(query, key, value, NULL, options.offsets, PACKED_QUERY);
     const int64_t B = query->shape.size[0];
     const Shape states = shape(x.B, x.H, x.D, x.M), gates = shape(B, x.N, x.H);
-    attention_check_beta(tape, "op_delta_rule: beta", beta, gates);
+    op_attention_check_beta(tape, "op_delta_rule: beta", beta, gates);
     if (options.log_decay)
-        attention_check_log_decay(tape, delta_labels.log_decay, options.log_decay, gates);
+        op_attention_check_log_decay(tape, delta_labels.log_decay, options.log_decay, gates);
     if (options.state)
-        check_state(tape, delta_labels.state, options.state, states, "H, D, M");
+        op_check_state(tape, delta_labels.state, options.state, states, "H, D, M");
     Tensor *out = tape_tensor_of(tape, query->type, shape(B, x.N, x.H, x.M));
     Tensor *u = tape_tensor(tape, out->shape);
     Tensor *after = final_state ? tape_tensor(tape, states) : NULL;

@@ -52,7 +52,7 @@ static void check_loss_weights(Tape *tape, const char *label, Tensor *weights, S
 {
     if (!weights)
         return;
-    const bool all_are_zero = check_weights(tape, label, weights);
+    const bool all_are_zero = op_check_weights(tape, label, weights);
     need_constant(tape, label, weights);
     if (!shape_equal(weights->shape, expected))
         tape_error(tape, "%s %s, expected %s: logits %s", label, tensor_text(weights).text,
@@ -87,7 +87,7 @@ Tensor *op_soft_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tenso
 Tensor *op_smoothed_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, double smoothing,
                                   Tensor *weights)
 {
-    check_classes(tape, CLASS_LABELS("op_smoothed_cross_entropy"), logits, targets, NULL);
+    op_check_classes(tape, CLASS_LABELS("op_smoothed_cross_entropy"), logits, targets, NULL);
     check_loss_weights(tape, "op_smoothed_cross_entropy: weights", weights,
                        shape_of_rows(logits->shape), logits);
     if (!(smoothing >= 0 && smoothing <= 1))
@@ -105,9 +105,9 @@ static void check_positive_weights(Tape *tape, Tensor *positive, const Tensor *l
 {
     static const char label[] = "op_binary_cross_entropy: positive_weights";
     Shape both = logits->shape;
-    check_weights(tape, label, positive);
+    op_check_weights(tape, label, positive);
     need_constant(tape, label, positive);
-    if (!broadcast_with(&both, positive->shape) || !shape_equal(both, logits->shape))
+    if (!op_broadcast_with(&both, positive->shape) || !shape_equal(both, logits->shape))
         tape_error(tape, "%s %s, logits %s, expected a shape that broadcasts to that of logits",
                    label, tensor_text(positive).text, tensor_text(logits).text);
 }

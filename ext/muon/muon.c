@@ -48,7 +48,7 @@ static void muon_step_plain(Real *p, Real *m, Real *v, const Real *gradients,
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
         if (s.own != MUON_MATRIX) {
-            adam_run(p, m, v, gradients, &run);
+            optim_adam_run(p, m, v, gradients, &run);
             continue;
         }
         EACH(k, run.count) {
@@ -83,7 +83,7 @@ typedef struct Muon {
 /* out [n, m] = a [n, k] b [k, m], or with transposed a or b. */
 static void multiply(const Optimizer *o, Real *out, const Real *a, const Real *b, Product size)
 {
-    kernels_on(o->device, TENSOR_REAL)
+    op_kernels_on(o->device, TENSOR_REAL)
         ->product(PRECISION_FLOAT32, (Result){ out, TENSOR_REAL, false },
                   (Operand){ a, TENSOR_REAL }, (Operand){ b, TENSOR_REAL }, size);
 }
@@ -98,7 +98,7 @@ static void newton_schulz(const Optimizer *o, const MuonMatrix *matrix, Real *x)
     const int64_t n = tall ? c : r, k = tall ? r : c;
     const Product square = { n, n, n, false, false, 1, 0, 0, 0 };
     Real *now = x, *next = muon->other;
-    kernels_on(o->device, TENSOR_REAL)->sum_squares(muon->squares, x, count);
+    op_kernels_on(o->device, TENSOR_REAL)->sum_squares(muon->squares, x, count);
     kernels->normalize(x, muon->squares, count);
     for (int i = 1; i <= muon->iterations; i++) {
         const Real scale = i == muon->iterations ? matrix->scale : 1;
@@ -147,8 +147,8 @@ static StepScalars muon_scalars(const Optimizer *o, int role, double learning_ra
 {
     const Muon *muon = o->own;
     if (role != MUON_MATRIX)
-        return adamw_scalars_of(o, learning_rate * muon->rest_rate,
-                                muon->rest_decay * decay_factor);
+        return optim_adamw_scalars_of(o, learning_rate * muon->rest_rate,
+                                      muon->rest_decay * decay_factor);
     const double weight_decay = o->weight_decay * decay_factor;
     return (StepScalars){ .learning_rate = (Real)learning_rate,
                           .keep = (Real)(1 - learning_rate * weight_decay),
@@ -239,7 +239,7 @@ static bool add_matrices(Optimizer *o, const MuonConfig *config)
         if (!is_matrix(config, weight))
             continue;
         muon->matrices[muon->count++] = matrix_of(o, config, weight);
-        if (!groups_set_role(o, weight, MUON_MATRIX))
+        if (!optim_set_role(o, weight, MUON_MATRIX))
             return false;
     }
     return allocate_scratch(o, muon);

@@ -97,10 +97,10 @@ static void contribute_all_positions(Node *node, const Recurrence *r, const Tens
     const int64_t R = r->B * r->N, C = r->G * r->H, I = shape_columns(in->x->shape);
     Tensor *sums = tape_tensor(node->tape, shape(C));
     const Gradient all = { sums->data, false };
-    contribute_product(node, in->x, da, operand_of(in->weights.weight_ih),
-                       (Product){ .n = R, .k = C, .m = I, .count = 1 });
-    contribute_product(node, in->weights.weight_ih, da, operand_of(in->x),
-                       (Product){ .n = C, .k = R, .m = I, .transpose_a = true, .count = 1 });
+    op_contribute_product(node, in->x, da, operand_of(in->weights.weight_ih),
+                          (Product){ .n = R, .k = C, .m = I, .count = 1 });
+    op_contribute_product(node, in->weights.weight_ih, da, operand_of(in->x),
+                          (Product){ .n = C, .k = R, .m = I, .transpose_a = true, .count = 1 });
     kernels->column_sums(all, gates->data, R, C);
     contribute_values(node, in->weights.bias_ih, sums);
     if (cell->hidden_gates) {
@@ -108,8 +108,8 @@ static void contribute_all_positions(Node *node, const Recurrence *r, const Tens
         kernels->column_sums(all, gates->data, R, C);
     }
     contribute_values(node, in->weights.bias_hh, sums);
-    contribute_product(node, in->weights.weight_hh, da, operand_of(previous),
-                       (Product){ .n = C, .k = R, .m = r->H, .transpose_a = true, .count = 1 });
+    op_contribute_product(node, in->weights.weight_hh, da, operand_of(previous),
+                          (Product){ .n = C, .k = R, .m = r->H, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, sums);
 }
 
@@ -178,8 +178,8 @@ static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *
     if (in->cell)
         check_shape(tape, labels->cell, in->cell, shape(B, H), in);
     if (in->lengths)
-        check_sequence_lengths(tape, labels->lengths, in->lengths, B, 0, in->x->shape.size[1],
-                               "the positions of x");
+        op_check_sequence_lengths(tape, labels->lengths, in->lengths, B, 0, in->x->shape.size[1],
+                                  "the positions of x");
 }
 
 /* For kernels; the backward pass does not read it. */
@@ -217,8 +217,8 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
                            .cell = cell ? cell->data : NULL,
                            .precision = tape_precision(tape) };
     const RecurrentAttributes attributes = { kind, in, r };
-    product(tape, result_in(gates), operand_of(in.x), operand_of(in.weights.weight_ih),
-            (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
+    op_product(tape, result_in(gates), operand_of(in.x), operand_of(in.weights.weight_ih),
+               (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
     kernels_of_cell(kind, out)->forward(r);
     tape_record(tape, (Node){ kind->labels.operation, recurrent_backward,
                               .inputs = { in.x, in.weights.weight_ih, in.weights.weight_hh,

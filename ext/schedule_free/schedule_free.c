@@ -70,7 +70,7 @@ static StepScalars schedule_free_scalars(const Optimizer *o, int role, double le
                                          double decay_factor)
 {
     const ScheduleFree *own = o->own;
-    StepScalars scalars = adamw_scalars(o, role, learning_rate, 0);
+    StepScalars scalars = optim_adamw_scalars(o, role, learning_rate, 0);
     scalars.weight_decay = (Real)(o->weight_decay * decay_factor);
     scalars.own = (Real)own->c;
     return scalars;

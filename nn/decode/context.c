@@ -31,8 +31,8 @@ static void append_to_cache(Tape *tape, Tensor *packed, const AttentionCache *ca
     Tensor *heads = op_transpose(tape, packed, 1, 2); /* [B, 3 H, N, D] */
     if (heads->type != caches[0]->type) {
         Tensor *converted = tape_tensor_of(tape, caches[0]->type, heads->shape);
-        convert(heads->device, (Gradient){ converted->data, false }, heads->data,
-                converted->type == TENSOR_BF16, tensor_count(heads));
+        op_convert(heads->device, (Gradient){ converted->data, false }, heads->data,
+                   converted->type == TENSOR_BF16, tensor_count(heads));
         heads = converted;
     }
     for (int64_t b = 0; b < to.size[0]; b++)

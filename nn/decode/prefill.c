@@ -105,8 +105,8 @@ Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, T
     check_prefill_input(tape, state, x);
     const int64_t N = x->shape.size[1];
     if (lengths)
-        check_sequence_lengths(tape, "nn_transformer_prefill: lengths", lengths, state->B, 1, N,
-                               "the number of positions");
+        op_check_sequence_lengths(tape, "nn_transformer_prefill: lengths", lengths, state->B, 1, N,
+                                  "the number of positions");
     int32_t *counts = state->counts + state->B;
     count_positions(tape, state, N, lengths, counts);
     return state_advance(tape, state,

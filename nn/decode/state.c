@@ -44,7 +44,7 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
 {
     static const char *const names[] = { "float32", "tf32", "bf16" };
     const Precision precision = config.precision;
-    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
+    const Kernels *kernels = op_kernels_on(device, TENSOR_REAL);
     if ((unsigned)precision > PRECISION_BF16)
         error_raise("nn_transformer_state: there is no precision %d", (int)precision);
     if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
@@ -217,7 +217,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     if (error)
         error_raise("nn_transformer_state: the weights %s", error);
     TransformerState created = describe(device, transformer, config);
-    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
+    const Kernels *kernels = op_kernels_on(device, TENSOR_REAL);
     if (!has_engine(kernels, transformer))
         created.tape = tape_new(device);
     else if (kernels->step_weights)
@@ -322,7 +322,7 @@ static void copy_positions(const Tensor *to, int64_t sequence, const Tensor *fro
         if (to->type == from->type)
             device_copy(to->device, dst, src, (size_t)n * tensor_element_bytes(to));
         else
-            convert(to->device, (Gradient){ dst, false }, src, to->type == TENSOR_BF16, n);
+            op_convert(to->device, (Gradient){ dst, false }, src, to->type == TENSOR_BF16, n);
     }
 }
 

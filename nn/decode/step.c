@@ -94,7 +94,7 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
         return &state->out;
     }
     error_enter(NULL, "nn_transformer_step");
-    kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
+    op_kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
     if (device_is_capturing(state->device))
         state->recorded = true;
     else

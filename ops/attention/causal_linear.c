@@ -187,7 +187,7 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    LinearScanGradient d = { .x = attention_contributions(node, PACKED_QUERY) };
+    LinearScanGradient d = { .x = op_attention_contributions(node, PACKED_QUERY) };
     d.log_decay = tape_contribution(node, node->inputs[6]);
     const Gradient dstate = tape_contribution(node, state);
     d.state = dstate.accumulate ? scratch_of_node(node, state)->data : dstate.data;
@@ -200,21 +200,21 @@ static void causal_linear_attention_backward(Node *node)
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state)
 {
-    attention_check(tape, causal_labels, query, key, value, options.key_lengths, true,
-                    PACKED_QUERY);
+    op_attention_check(tape, causal_labels, query, key, value, options.key_lengths, true,
+                       PACKED_QUERY);
     causal_attention_check_options(tape, causal_labels, options);
     if (options.offsets)
-        check_offsets(tape, causal_labels.offsets, options.offsets, options.key_lengths, query,
-                      "query");
-    attention_cast_alike(tape, &query, &key, &value);
+        op_check_offsets(tape, causal_labels.offsets, options.offsets, options.key_lengths, query,
+                         "query");
+    op_attention_cast_alike(tape, &query, &key, &value);
     Tensor *inputs[7] = { query, key, value, options.key_lengths, options.offsets, options.state };
     inputs[6] = causal_attention_log_decay(tape, causal_labels, query, value, options.log_decay);
     const LinearScan scan = linear_scan_of(inputs, options);
     const int64_t B = query->shape.size[0], W = linear_scan_columns(&scan);
     const Shape states = shape(scan.x.B, scan.x.H, scan.x.D, W);
     if (options.state)
-        check_state(tape, causal_labels.state, options.state, states,
-                    options.unnormalized ? "H, D, M" : "H, D, M + 1");
+        op_check_state(tape, causal_labels.state, options.state, states,
+                       options.unnormalized ? "H, D, M" : "H, D, M + 1");
     Tensor *out = tape_tensor_of(tape, query->type, shape(B, scan.x.N, scan.x.H, scan.x.M));
     Tensor *den = options.unnormalized ? NULL : tape_tensor(tape, shape(B, scan.x.N, scan.x.H));
     Tensor *after = final_state ? tape_tensor(tape, states) : NULL;

@@ -74,8 +74,8 @@ static AttentionGradient state_contributions(Node *node)
         const int64_t columns = key->shape.size[2] / PACKED_QUERY * key->shape.size[3];
         const Real *all = d.key.data;
         d.value = d.key;
-        d.key.data = elements_on(key, all, columns);
-        d.value.data = elements_on(key, all, 2 * columns);
+        d.key.data = tensor_elements_on(key, all, columns);
+        d.value.data = tensor_elements_on(key, all, 2 * columns);
     }
     return d;
 }
@@ -92,14 +92,14 @@ static void causal_linear_state_backward(Node *node)
 Tensor *op_causal_linear_state(Tape *tape, Tensor *key, Tensor *value,
                                CausalLinearAttentionOptions options)
 {
-    attention_check(tape, state_labels, key, value ? key : NULL, value, options.key_lengths, true,
-                    PACKED_QUERY);
+    op_attention_check(tape, state_labels, key, value ? key : NULL, value, options.key_lengths,
+                       true, PACKED_QUERY);
     causal_attention_check_options(tape, state_labels, options);
     if (options.offsets || options.state)
         tape_error(tape, "%s: expected NULL: a state of one sequence each, from zeros",
                    options.offsets ? state_labels.offsets : state_labels.state);
     if (value)
-        cast_alike(tape, &key, &value);
+        op_cast_alike(tape, &key, &value);
     options.log_decay =
         causal_attention_log_decay(tape, state_labels, key, value, options.log_decay);
     /* In place of the query there is the key, or the packed tensor of both. */

@@ -99,7 +99,7 @@ static void linear_attention_backward(Node *node)
     Tensor *out = node->outputs[0], *den = node->saved[0];
     const LinearScan scan =
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
-    AttentionGradient d = attention_contributions(node, PACKED_QUERY);
+    AttentionGradient d = op_attention_contributions(node, PACKED_QUERY);
     kernels_of(out)->linear_attention_backward(d, tape_upstream(node, 0), out->data, den->data,
                                                &scan);
 }
@@ -107,10 +107,10 @@ static void linear_attention_backward(Node *node)
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                             LinearAttentionOptions options)
 {
-    attention_check(tape, linear_labels, query, key, value, options.key_lengths, false,
-                    PACKED_QUERY);
+    op_attention_check(tape, linear_labels, query, key, value, options.key_lengths, false,
+                       PACKED_QUERY);
     linear_attention_check_options(tape, linear_labels, options.features, options.eps);
-    attention_cast_alike(tape, &query, &key, &value);
+    op_attention_cast_alike(tape, &query, &key, &value);
     const CausalLinearAttentionOptions attributes = { .features = options.features,
                                                       .eps = options.eps };
     Tensor *const inputs[7] = { query, key, value, options.key_lengths };

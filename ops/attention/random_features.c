@@ -61,10 +61,11 @@ static void random_features_backward(Node *node)
                                               x->data, (FeatureSizes){ R, F, D });
     dx.accumulate = true;
     if (dx.data) /* [R, D] = h [R, F] w [F, D] */
-        product(node->tape, result_for(dx, x), operand_of(h), operand_of(w),
-                (Product){ .n = R, .k = F, .m = D, .count = 1 });
-    contribute_product(node, w, operand_of(h), operand_of(x), /* dw [F, D] <- h^T [F, R] x [R, D] */
-                       (Product){ .n = F, .k = R, .m = D, .transpose_a = true, .count = 1 });
+        op_product(node->tape, result_for(dx, x), operand_of(h), operand_of(w),
+                   (Product){ .n = R, .k = F, .m = D, .count = 1 });
+    op_contribute_product(node, w, operand_of(h),
+                          operand_of(x), /* dw [F, D] <- h^T [F, R] x [R, D] */
+                          (Product){ .n = F, .k = R, .m = D, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, h);
 }
 
@@ -93,8 +94,8 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     out_shape.size[out_shape.rank - 1] = F;
     Tensor *out = tape_tensor_of(tape, type, out_shape);
     Tensor *y = tape_tensor(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
-    product(tape, result_in(y), operand_of(x), operand_of(projection),
-            (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
+    op_product(tape, result_in(y), operand_of(x), operand_of(projection),
+               (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
     kernels_of(out)->random_features_forward(out->data, y->data, x->data,
                                              (FeatureSizes){ R, F, D });
     tape_scratch_free(tape, y);

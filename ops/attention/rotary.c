@@ -98,7 +98,7 @@ Tensor *op_rotary(Tape *tape, Tensor *x, RotaryOptions options)
     const Rotary r = rotary_of(tape, x, &options);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *cos_sin = tape_tensor(tape, shape(r.P, 2 * r.pairs));
-    kernels_on(x->device, TENSOR_REAL)
+    op_kernels_on(x->device, TENSOR_REAL)
         ->rotary_cos_sin(cos_sin->data, options.positions ? options.positions->integers : NULL,
                          options.base > 0 ? options.base : 10000, r.P, r.pairs);
     kernels_of(x)->rotary((Gradient){ out->data, false }, x->data, cos_sin->data, r);

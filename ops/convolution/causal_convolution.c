@@ -137,15 +137,15 @@ static ConvolvedSequences causal_convolution_of(Tape *tape, Tensor *x, Tensor *w
         tape_error(tape, "op_causal_convolution: bias %s, expected [%lld]: x %s",
                    tensor_text(bias).text, (long long)C, tensor_text(x).text);
     if (options.lengths)
-        check_sequence_lengths(tape, "op_causal_convolution: lengths", options.lengths, B, 0, N,
-                               "the positions of x");
+        op_check_sequence_lengths(tape, "op_causal_convolution: lengths", options.lengths, B, 0, N,
+                                  "the positions of x");
     if (options.offsets)
-        check_offsets(tape, "op_causal_convolution: offsets", options.offsets, options.lengths, x,
-                      "x");
+        op_check_offsets(tape, "op_causal_convolution: offsets", options.offsets, options.lengths,
+                         x, "x");
     const int64_t S = options.offsets ? shape_count(options.offsets->shape) - 1 : B;
     if (options.state)
-        check_state(tape, "op_causal_convolution: state", options.state, shape(S, K - 1, C),
-                    "K - 1, C");
+        op_check_state(tape, "op_causal_convolution: state", options.state, shape(S, K - 1, C),
+                       "K - 1, C");
     return (ConvolvedSequences){ .R = B * N,
                                  .C = C,
                                  .K = K,

@@ -128,12 +128,12 @@ static Tensor *binary(Tape *tape, BinaryFunction f, Tensor *a, Tensor *b)
     tape_use(tape, row->labels[SIDE_a], a);
     tape_use(tape, row->labels[SIDE_b], b);
     Shape shape = a->shape;
-    if (!broadcast_with(&shape, b->shape))
+    if (!op_broadcast_with(&shape, b->shape))
         tape_error(tape,
                    "%s: the shapes do not fit: a %s, b %s; expected sizes that are equal or 1, "
                    "aligned at the last axis",
                    row->name, tensor_text(a).text, tensor_text(b).text);
-    cast_alike(tape, &a, &b);
+    op_cast_alike(tape, &a, &b);
     Tensor *out = tape_tensor_of(tape, a->type, shape);
     kernels_of(out)->binary_forward(f, out->data, a->data, broadcast_of(a->shape, out->shape),
                                     b->data, broadcast_of(b->shape, out->shape), tensor_count(out));

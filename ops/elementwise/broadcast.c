@@ -8,7 +8,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/kernels.h"
 
-bool broadcast_with(Shape *out, Shape x)
+bool op_broadcast_with(Shape *out, Shape x)
 {
     const Shape small = out->rank >= x.rank ? x : *out;
     bool fits = true;

@@ -34,7 +34,7 @@ typedef struct Choice {
 /* Broadcasts out with x: aligned at the last axis, sizes are equal, or one of them is 1 or missing.
  * Returns false otherwise. */
 #pragma GCC visibility push(default)
-bool broadcast_with(Shape *out, Shape x);
+bool op_broadcast_with(Shape *out, Shape x);
 #pragma GCC visibility pop
 
 /* The view of x's repetition to the shape out, which x fits. */

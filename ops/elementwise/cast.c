@@ -4,16 +4,16 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-void convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n)
+void op_convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n)
 {
-    kernels_on(device, TENSOR_REAL)->cast(to, from, to_bf16, n);
+    op_kernels_on(device, TENSOR_REAL)->cast(to, from, to_bf16, n);
 }
 
 static void cast_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    convert(x->device, tape_contribution(node, x), tape_upstream(node, 0), x->type == TENSOR_BF16,
-            tensor_count(x));
+    op_convert(x->device, tape_contribution(node, x), tape_upstream(node, 0),
+               x->type == TENSOR_BF16, tensor_count(x));
 }
 
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
@@ -26,13 +26,13 @@ Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
     if (x->type == type)
         return x;
     Tensor *out = tape_tensor_of(tape, type, x->shape);
-    convert(x->device, (Gradient){ out->data, false }, x->data, type == TENSOR_BF16,
-            tensor_count(x));
+    op_convert(x->device, (Gradient){ out->data, false }, x->data, type == TENSOR_BF16,
+               tensor_count(x));
     tape_record(tape, (Node){ "op_cast", cast_backward, .inputs = { x }, .outputs = { out } });
     return out;
 }
 
-void cast_alike(Tape *tape, Tensor **a, Tensor **b)
+void op_cast_alike(Tape *tape, Tensor **a, Tensor **b)
 {
     if ((*a)->type == (*b)->type)
         return;

@@ -25,7 +25,7 @@ BinaryLoops binary_loops(BinaryFunction f);
 /* A loop over blocks of n independent elements, divided among the threads. */
 enum { BLOCK_ELEMENTS = 1024 };
 #define EACH_BLOCK(first, n)                                                                       \
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(n, 0.3)))                     \
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(n, 0.3)))              \
     for (int64_t first = 0; first < (n); first += BLOCK_ELEMENTS)
 
 static inline int64_t block_count(int64_t first, int64_t n)

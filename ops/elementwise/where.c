@@ -67,12 +67,12 @@ Tensor *op_where(Tape *tape, Tensor *condition, Tensor *a, Tensor *b)
     tape_use(tape, "op_where: a", a);
     tape_use(tape, "op_where: b", b);
     Shape shape = condition->shape;
-    if (!broadcast_with(&shape, a->shape) || !broadcast_with(&shape, b->shape))
+    if (!op_broadcast_with(&shape, a->shape) || !op_broadcast_with(&shape, b->shape))
         tape_error(tape,
                    "op_where: the shapes do not fit: condition %s, a %s, b %s; expected sizes that "
                    "are equal or 1, aligned at the last axis",
                    tensor_text(condition).text, tensor_text(a).text, tensor_text(b).text);
-    cast_alike(tape, &a, &b);
+    op_cast_alike(tape, &a, &b);
     Tensor *c = op_cast(tape, condition, a->type), *out = tape_tensor_of(tape, a->type, shape);
     const Choice in = { c->data,
                         a->data,

@@ -20,7 +20,7 @@ static void concat_backward(Node *node)
         const int64_t columns = tensor_count(x) / outer;
         Gradient dx = tape_contribution(node, x);
         if (dx.data)
-            kernels_of(x)->copy_rows(dx, columns, elements_on(x, dout, start), stride, outer,
+            kernels_of(x)->copy_rows(dx, columns, tensor_elements_on(x, dout, start), stride, outer,
                                      columns);
         start += columns;
     }

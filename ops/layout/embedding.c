@@ -58,7 +58,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
         tape_error(tape, "op_embedding: indices %s, expected %d axes at most: out has one more",
                    tensor_text(indices).text, MAX_RANK - 1);
     int64_t V = weight->shape.size[0], D = weight->shape.size[1];
-    check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
+    op_check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;
     Tensor *out = tape_tensor_of(tape, product_type(tape), out_shape);
     kernels_of(out)->embedding_forward((Gradient){ out->data, false }, weight->data,
@@ -88,7 +88,7 @@ Tensor *op_scatter_add(Tape *tape, Tensor *x, Tensor *indices, int64_t rows)
                    tensor_text(x).text, tensor_text(indices).text);
     if (rows < 1)
         tape_error(tape, "op_scatter_add: rows is %lld, expected 1 or more", (long long)rows);
-    check_indices(tape, "op_scatter_add: indices", indices, 0, rows - 1, "the rows of out");
+    op_check_indices(tape, "op_scatter_add: indices", indices, 0, rows - 1, "the rows of out");
     const int64_t C = shape_columns(x->shape);
     Tensor *out = tape_tensor(tape, shape(rows, C));
     kernels_of(x)->embedding_backward((Gradient){ out->data, false }, x->data, indices->integers,

@@ -46,7 +46,7 @@ Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices)
         tape_error(tape,
                    "op_gather: indices %s, x %s, expected equal sizes but along the last axis",
                    tensor_text(indices).text, tensor_text(x).text);
-    check_indices(tape, "op_gather: indices", indices, 0, v.size - 1, "the last axis of x");
+    op_check_indices(tape, "op_gather: indices", indices, 0, v.size - 1, "the last axis of x");
     Tensor *out = tape_tensor_of(tape, x->type, indices->shape);
     kernels_of(x)->gather_forward(out->data, x->data, indices->integers, v,
                                   tensor_count(indices) / v.outer);

@@ -20,7 +20,7 @@ Tensor *op_one_hot(Tape *tape, Tensor *indices, int64_t classes)
                    tensor_text(indices).text, MAX_RANK - 1);
     if (classes < 1)
         tape_error(tape, "op_one_hot: classes is %lld, expected 1 or more", (long long)classes);
-    check_indices(tape, "op_one_hot: indices", indices, 0, classes - 1, "the classes");
+    op_check_indices(tape, "op_one_hot: indices", indices, 0, classes - 1, "the classes");
     shape.size[shape.rank++] = classes;
     Tensor *out = tape_tensor(tape, shape);
     kernels_of(out)->one_hot(out->data, indices->integers, tensor_count(indices), classes);

@@ -30,7 +30,7 @@ static void slice_backward(Node *node)
     Gradient dx = tape_contribution(node, x);
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    dx.data = elements_on(x, dx.data, s->first);
+    dx.data = tensor_elements_on(x, dx.data, s->first);
     kernels_of(x)->copy_rows(dx, s->stride, tape_upstream(node, 0), s->columns, s->outer,
                              s->columns);
 }

@@ -53,8 +53,8 @@ static void check_bounds(const Store *store)
     const IntegerBounds required = tensor_root(store->to)->required_bounds;
     check_order_not_required(store);
     if (required.known)
-        check_indices(store->tape, "op_store_i32: from", store->from, required.min, required.max,
-                      "as the operations that use to need");
+        op_check_indices(store->tape, "op_store_i32: from", store->from, required.min, required.max,
+                         "as the operations that use to need");
 }
 
 /* ------------------------------------------------------------------------------------ arguments */
@@ -78,8 +78,8 @@ Tensor *op_store(Tape *tape, Tensor *to, Tensor *from)
     if (to->type == from->type)
         device_copy(to->device, to->data, from->data, tensor_bytes(from));
     else
-        convert(to->device, (Gradient){ to->data, false }, from->data, to->type == TENSOR_BF16,
-                tensor_count(from));
+        op_convert(to->device, (Gradient){ to->data, false }, from->data, to->type == TENSOR_BF16,
+                   tensor_count(from));
     tensor_written(to);
     return to;
 }
@@ -109,9 +109,9 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
     const int64_t R = tensor_count(from), N = tensor_count(to) / R;
     const Store store = { tape, to, from, tensor_count(tensor_root(to)) > R };
     if (columns)
-        check_indices(tape, "op_store_i32: columns", columns, 0, N - 1, "the columns of to");
+        op_check_indices(tape, "op_store_i32: columns", columns, 0, N - 1, "the columns of to");
     check_bounds(&store);
-    kernels_on(to->device, TENSOR_REAL)
+    op_kernels_on(to->device, TENSOR_REAL)
         ->store_integers(to->integers, columns ? columns->integers : NULL, from->integers, R, N);
     note_bounds(&store);
     if (device_is_capturing(to->device))

@@ -18,7 +18,7 @@ void accuracy_plain(Real *out, const int32_t *found, const int32_t *targets, con
 
 Tensor *op_accuracy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
-    check_classes(tape, CLASS_LABELS("op_accuracy"), logits, targets, weights);
+    op_check_classes(tape, CLASS_LABELS("op_accuracy"), logits, targets, weights);
     Tensor *found = op_argmax(tape, logits, -1), *out = tape_tensor(tape, shape_scalar());
     kernels_of(out)->accuracy(out->data, found->integers, targets->integers,
                               weights ? weights->data : NULL, tensor_count(targets));

@@ -64,7 +64,7 @@ static void cross_entropy_backward(Node *node)
             node->saved[1]->data, cross_entropy_of(logits, targets, weights));
 }
 
-bool check_weights(Tape *tape, const char *label, Tensor *weights)
+bool op_check_weights(Tape *tape, const char *label, Tensor *weights)
 {
     tape_use_real(tape, label, weights);
     if (device_is_capturing(weights->device))
@@ -83,25 +83,26 @@ bool check_weights(Tape *tape, const char *label, Tensor *weights)
     return all_zero;
 }
 
-bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets, Tensor *weights)
+bool op_check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets,
+                      Tensor *weights)
 {
     tape_use(tape, labels.logits, logits);
     if (logits->shape.rank < 1)
         tape_error(tape, "%s is a scalar, expected one axis at least", labels.logits);
     tape_use_i32(tape, labels.targets, targets);
     check_one_per_row(tape, labels.targets, targets, logits, "logits");
-    check_indices(tape, labels.targets, targets, 0, shape_columns(logits->shape) - 1,
-                  "the classes of logits");
+    op_check_indices(tape, labels.targets, targets, 0, shape_columns(logits->shape) - 1,
+                     "the classes of logits");
     if (!weights)
         return false;
     tape_use_real(tape, labels.weights, weights);
     check_one_per_row(tape, labels.weights, weights, logits, "logits");
-    return check_weights(tape, labels.weights, weights);
+    return op_check_weights(tape, labels.weights, weights);
 }
 
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
-    if (check_classes(tape, CLASS_LABELS("op_cross_entropy"), logits, targets, weights))
+    if (op_check_classes(tape, CLASS_LABELS("op_cross_entropy"), logits, targets, weights))
         tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
                    (long long)tensor_count(weights));
     Tensor *out = tape_tensor(tape, shape_scalar());

@@ -193,13 +193,13 @@ static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions op
         tape_error(tape, "op_ctc: targets is %s, expected [%lld, S]: logits is %s",
                    shape_text(targets->shape).text, (long long)axes[0],
                    shape_text(logits->shape).text);
-    check_indices(tape, "op_ctc: targets", targets, 0, axes[2] - 1, "the symbols of logits");
+    op_check_indices(tape, "op_ctc: targets", targets, 0, axes[2] - 1, "the symbols of logits");
     if (options.lengths)
-        check_sequence_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], 0, axes[1],
-                               "the frames of logits");
+        op_check_sequence_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], 0, axes[1],
+                                  "the frames of logits");
     if (options.target_lengths)
-        check_sequence_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0], 0,
-                               targets->shape.size[1], "the symbols of targets");
+        op_check_sequence_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
+                                  0, targets->shape.size[1], "the symbols of targets");
     if (!device_is_capturing(logits->device))
         check_blanks(tape, targets, options.target_lengths, axes[2]);
 }

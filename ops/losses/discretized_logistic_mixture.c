@@ -82,8 +82,8 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
     tape_use_i32(tape, "op_discretized_logistic_mixture: targets", targets);
     check_one_per_row(tape, "op_discretized_logistic_mixture: targets", targets, parameters,
                       "parameters");
-    check_indices(tape, "op_discretized_logistic_mixture: targets", targets, 0, PIXELS - 1,
-                  "the values of a pixel");
+    op_check_indices(tape, "op_discretized_logistic_mixture: targets", targets, 0, PIXELS - 1,
+                     "the values of a pixel");
     const int64_t R = tensor_count(targets), K = shape_columns(parameters->shape) / 3;
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *sums = tape_tensor(tape, shape(R, 4));

@@ -24,12 +24,12 @@ typedef struct ClassLabels {
 
 /* Raises unless the arguments are those of op_cross_entropy (ops.h), but all weights may be 0:
  * returns whether they are; false while a CUDA graph is captured. */
-bool check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets,
-                   Tensor *weights);
+bool op_check_classes(Tape *tape, ClassLabels labels, Tensor *logits, Tensor *targets,
+                      Tensor *weights);
 
 /* Raises unless the weights are Real, finite and 0 or more. Returns whether all are 0; while a CUDA
  * graph is captured it does not read them and returns false. */
-bool check_weights(Tape *tape, const char *label, Tensor *weights);
+bool op_check_weights(Tape *tape, const char *label, Tensor *weights);
 
 #pragma GCC visibility pop
 

@@ -39,7 +39,7 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
 {
     tape_use(tape, "op_mean_squared_error: prediction", prediction);
     tape_use(tape, "op_mean_squared_error: target", target);
-    cast_alike(tape, &prediction, &target);
+    op_cast_alike(tape, &prediction, &target);
     if (!shape_equal(prediction->shape, target->shape))
         tape_error(tape, "op_mean_squared_error: shapes differ: prediction %s, target %s",
                    tensor_text(prediction).text, tensor_text(target).text);

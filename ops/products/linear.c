@@ -60,9 +60,9 @@ static void linear_backward(Node *node)
     }
     const Operand w = operand_of_parameter(node, weight, &node->saved[SAVED_WEIGHT]);
     /* dx [R, I] <- h [R, O] weight [O, I]      dweight [O, I] <- h^T [O, R] x [R, I] */
-    contribute_product(node, x, h, w, (Product){ .n = R, .k = O, .m = I, .count = 1 });
-    contribute_product(node, weight, h, operand_of(x),
-                       (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
+    op_contribute_product(node, x, h, w, (Product){ .n = R, .k = O, .m = I, .count = 1 });
+    op_contribute_product(node, weight, h, operand_of(x),
+                          (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
 }
 
 typedef struct LinearLabels {
@@ -107,7 +107,7 @@ static Tensor *linear(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight
         node.saved[SAVED_Y] = tape_tensor_of(tape, type, out_shape);
     const Operand w = operand_of_parameter(&node, weight, &node.saved[SAVED_WEIGHT]);
     const Operand b = operand_of_parameter(&node, bias, &bias_copy);
-    kernels_on(out->device, TENSOR_REAL)
+    op_kernels_on(out->device, TENSOR_REAL)
         ->linear_forward(&(LinearPass){ .out = out->data,
                                         .y = node.saved[SAVED_Y] ? node.saved[SAVED_Y]->data : NULL,
                                         .x = x->data,

@@ -14,21 +14,21 @@ static void matmul_backward(Node *node)
     const Operand dout = upstream_operand(node);
 
     if (p.transpose_a) /* da [k, n] <- b [k, m] dout^T [m, n] */
-        contribute_product(
+        op_contribute_product(
             node, a, operand_of(b), dout,
             (Product){ p.k, p.m, p.n, false, true, p.count, p.a_step, p.b_step, p.out_step });
     else /* da [n, k] <- dout [n, m] b^T [m, k] */
-        contribute_product(node, a, dout, operand_of(b),
-                           (Product){ p.n, p.m, p.k, false, !p.transpose_b, p.count, p.a_step,
-                                      p.out_step, p.b_step });
+        op_contribute_product(node, a, dout, operand_of(b),
+                              (Product){ p.n, p.m, p.k, false, !p.transpose_b, p.count, p.a_step,
+                                         p.out_step, p.b_step });
     if (p.transpose_b) /* db [m, k] <- dout^T [m, n] a [n, k] */
-        contribute_product(
+        op_contribute_product(
             node, b, dout, operand_of(a),
             (Product){ p.m, p.n, p.k, true, false, p.count, p.b_step, p.out_step, p.a_step });
     else /* db [k, m] <- a^T [k, n] dout [n, m] */
-        contribute_product(node, b, operand_of(a), dout,
-                           (Product){ p.k, p.n, p.m, !p.transpose_a, false, p.count, p.b_step,
-                                      p.a_step, p.out_step });
+        op_contribute_product(node, b, operand_of(a), dout,
+                              (Product){ p.k, p.n, p.m, !p.transpose_a, false, p.count, p.b_step,
+                                         p.a_step, p.out_step });
 }
 
 /* Names of an operation and its arguments in error messages. */
@@ -83,7 +83,7 @@ static Tensor *matmul(Tape *tape, MatmulLabels labels, Tensor *a, Tensor *b, boo
     a = op_cast(tape, a, type);
     b = op_cast(tape, b, type);
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    product(tape, result_in(out), operand_of(a), operand_of(b), p);
+    op_product(tape, result_in(out), operand_of(a), operand_of(b), p);
     tape_record(tape, (Node){ labels.operation, matmul_backward, .inputs = { a, b },
                               .outputs = { out }, .attributes = tape_save(tape, &p, sizeof p) });
     return out;

@@ -42,9 +42,9 @@ void product_plain(Precision precision, Result out, Operand a, Operand b, Produc
     }
 }
 
-void product(Tape *tape, Result out, Operand a, Operand b, Product size)
+void op_product(Tape *tape, Result out, Operand a, Operand b, Product size)
 {
-    kernels_on(tape_device(tape), TENSOR_REAL)->product(tape_precision(tape), out, a, b, size);
+    op_kernels_on(tape_device(tape), TENSOR_REAL)->product(tape_precision(tape), out, a, b, size);
 }
 
 Operand operand_of_parameter(const Node *node, Tensor *parameter, Tensor **copy)
@@ -56,14 +56,14 @@ Operand operand_of_parameter(const Node *node, Tensor *parameter, Tensor **copy)
     if (shared || *copy)
         return (Operand){ shared ? shared : (*copy)->data, type };
     *copy = tape_tensor_of(node->tape, type, parameter->shape);
-    convert((*copy)->device, (Gradient){ (*copy)->data, false }, parameter->data, true,
-            tensor_count(parameter));
+    op_convert((*copy)->device, (Gradient){ (*copy)->data, false }, parameter->data, true,
+               tensor_count(parameter));
     return (Operand){ (*copy)->data, type };
 }
 
-void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
+void op_contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
 {
     const Gradient gradient = tape_contribution(node, input);
     if (gradient.data)
-        product(node->tape, result_for(gradient, input), a, b, size);
+        op_product(node->tape, result_for(gradient, input), a, b, size);
 }

@@ -59,10 +59,10 @@ static inline TensorType product_type(const Tape *tape)
 #pragma GCC visibility push(default)
 
 /* Computes `size` in the tape's precision; a and b have one dtype. Runs repeat bit for bit. */
-void product(Tape *tape, Result out, Operand a, Operand b, Product size);
+void op_product(Tape *tape, Result out, Operand a, Operand b, Product size);
 
 /* In a backward function: the gradient of an input, if it requires one, <- a b. */
-void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size);
+void op_contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size);
 
 #pragma GCC visibility pop
 

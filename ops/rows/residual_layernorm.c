@@ -40,7 +40,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
                    tensor_text(x).text, tensor_text(branch).text);
     layernorm_check(tape, "op_residual_layernorm", x, factor, shift, eps);
     const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", probability, tensor_count(x));
-    cast_alike(tape, &x, &branch);
+    op_cast_alike(tape, &x, &branch);
     if (!kernels_of(x)->residual_layernorm_forward)
         return op_layernorm(tape, op_add(tape, x, dropout_by(tape, branch, d)), weight, bias, eps);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);

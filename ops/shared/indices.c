@@ -23,8 +23,8 @@ static void check_each(Tape *tape, const char *label, const Tensor *indices, int
     }
 }
 
-void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
-                   const char *reason)
+void op_check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
+                      const char *reason)
 {
     IntegerBounds *bounds = &tensor_root(indices)->bounds;
     IntegerBounds *required = &tensor_root(indices)->required_bounds;
@@ -37,14 +37,14 @@ void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, 
     required->max = high < required->max ? (int32_t)high : required->max;
 }
 
-void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t low,
-                            int64_t high, const char *reason)
+void op_check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B,
+                               int64_t low, int64_t high, const char *reason)
 {
     tape_use_i32(tape, label, lengths);
     if (!shape_equal(lengths->shape, shape(B)))
         tape_error(tape, "%s is %s, expected [%lld]: one per sequence", label,
                    shape_text(lengths->shape).text, (long long)B);
-    check_indices(tape, label, lengths, low, high, reason);
+    op_check_indices(tape, label, lengths, low, high, reason);
 }
 
 /* Raises unless the offsets ascend (equal ones allowed) from 0 to N. */
@@ -65,8 +65,8 @@ static void check_ascending(Tape *tape, const char *label, const Tensor *offsets
     }
 }
 
-void check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor *lengths,
-                   const Tensor *x, const char *name)
+void op_check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor *lengths,
+                      const Tensor *x, const char *name)
 {
     const int64_t N = x->shape.size[1];
     tape_use_i32(tape, label, offsets);
@@ -85,7 +85,7 @@ void check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor 
     tensor_root(offsets)->required_bounds = (IntegerBounds){ true, true, 0, (int32_t)N };
 }
 
-void check_state(Tape *tape, const char *label, Tensor *state, Shape expected, const char *axes)
+void op_check_state(Tape *tape, const char *label, Tensor *state, Shape expected, const char *axes)
 {
     tape_use_real(tape, label, state);
     if (!shape_equal(state->shape, expected))

@@ -9,21 +9,21 @@
  * 12, expected 0 to 9, ..." with the element's row-major position. label is as in tape_use; reason
  * ends the message. On CUDA nothing is copied to the host if the bounds of the written values are
  * known. Later writes to the tensor must stay within [low, high] too. */
-void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
-                   const char *reason);
+void op_check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
+                      const char *reason);
 
 /* Raises unless an int32 tensor has the shape [B] and elements in [low, high]. */
-void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t low,
-                            int64_t high, const char *reason);
+void op_check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B,
+                               int64_t low, int64_t high, const char *reason);
 
 /* Raises unless the offsets of sequences are int32 [S + 1], ascending (equal ones allowed) from 0
  * to the number of positions of x [1, N, ..], and lengths is NULL. name: of x, for messages. */
-void check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor *lengths,
-                   const Tensor *x, const char *name);
+void op_check_offsets(Tape *tape, const char *label, Tensor *offsets, const Tensor *lengths,
+                      const Tensor *x, const char *name);
 
 /* Raises unless the states of sequences are Real and have the expected shape; axes: after the first
  * one, for messages. */
-void check_state(Tape *tape, const char *label, Tensor *state, Shape expected, const char *axes);
+void op_check_state(Tape *tape, const char *label, Tensor *state, Shape expected, const char *axes);
 
 #pragma GCC visibility pop
 

@@ -12,10 +12,10 @@
 #pragma GCC visibility push(default)
 
 /* If one tensor is bf16 and the other Real, casts the Real one to bf16. */
-void cast_alike(Tape *tape, Tensor **a, Tensor **b);
+void op_cast_alike(Tape *tape, Tensor **a, Tensor **b);
 
 /* to [n] <- from [n], of which one is bf16 and the other Real. */
-void convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n);
+void op_convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n);
 
 #pragma GCC visibility pop
 

@@ -144,7 +144,7 @@ static DeltaItem delta_item(const DeltaPass *p, int64_t index)
 static int threads_of_delta(const DeltaPass *p)
 {
     const int64_t rows = first_position(p->x, p->x->B) * p->x->H;
-    return threads_for(rows, (p->backward ? 0.3 : 0.1) * (double)(p->D * p->M));
+    return device_threads_for(rows, (p->backward ? 0.3 : 0.1) * (double)(p->D * p->M));
 }
 
 /* DELTA_ITEMS(item, p) statement: for all items, divided among the threads. */

@@ -62,7 +62,7 @@ static inline int threads_of_pass(const Recurrence *r, int64_t available)
     const bool small = r->B * r->G * r->H * r->H < STEP_MINIMUM;
     const int threads = small ? 1 : (int)minimum(available, unit_block_count(r));
     const double step = 0.015 * (double)(r->B * r->G * r->H * r->H); /* nanoseconds */
-    return threads > 1 && threads_for(12, step) > 1 ? threads : 1;
+    return threads > 1 && device_threads_for(12, step) > 1 ? threads : 1;
 }
 
 /* ------------------------------------------------------------------------------ parts of the batch
@@ -296,7 +296,8 @@ static inline void recurrence_forward(Recurrence r, CellForward *cell)
     if (parts == 1)
         forward_part(r, cell, threads, workspace);
     else
-#pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
+#pragma omp parallel for schedule(static)                                                          \
+    num_threads(device_threads_for(parts, cost_of_part(&r, parts)))
         for (int64_t part = 0; part < parts; part++)
             forward_part(batch_part(&r, part, parts), cell, threads, workspace + part * size);
     device_workspace_free(workspace);
@@ -379,7 +380,8 @@ static inline void recurrence_backward(Recurrence r, CellBackward *cell)
     if (parts == 1)
         backward_part(r, cell, threads, workspace);
     else
-#pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
+#pragma omp parallel for schedule(static)                                                          \
+    num_threads(device_threads_for(parts, cost_of_part(&r, parts)))
         for (int64_t part = 0; part < parts; part++)
             backward_part(batch_part(&r, part, parts), cell, threads, workspace + part * size);
     device_workspace_free(workspace);

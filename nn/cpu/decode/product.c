@@ -93,7 +93,7 @@ static void quantize_row(int8_t *to, Real *scale, const Real *row, int64_t n)
  * infinity becomes NaN; one whose scale would be denormal becomes 0. */
 static void quantize_weight(int8_t *q, Real *scales, const Real *weight, int64_t O, int64_t I)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(O *I, 1))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(O *I, 1))
     for (int64_t o = 0; o < O; o++)
         quantize_row(q + o * I, scales + o, weight + o * I, I);
 }

@@ -390,7 +390,7 @@ void transformer_step_cpu(Real *out, const Real *x, const TransformerState *stat
     Real *workspace = device_workspace(plan.teams * plan.group * plan.row +
                                        plan.threads * (plan.work + plan.block));
     const int threads =
-        plan.threads > 1 ? threads_for(state->transformer.layers * work_of(state), 0.2) : 1;
+        plan.threads > 1 ? device_threads_for(state->transformer.layers * work_of(state), 0.2) : 1;
 #pragma omp parallel num_threads(threads)
     if (plan.groups > 1) {
 #pragma omp for schedule(dynamic)

@@ -215,7 +215,7 @@ static void lsh_attention_backward(Node *node)
 {
     const Tensor *out = node->outputs[0];
     Tensor *const *saved = node->saved;
-    const AttentionGradient d = attention_contributions(node, PACKED_QUERY_KEY);
+    const AttentionGradient d = op_attention_contributions(node, PACKED_QUERY_KEY);
     kernels_of(out)->lsh_attention_backward(d, tape_upstream(node, 0), out->data, saved[0]->data,
                                             saved[1]->data, saved[2]->integers, node->attributes);
 }
@@ -223,16 +223,16 @@ static void lsh_attention_backward(Node *node)
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
                              LshAttentionOptions options, bool causal)
 {
-    attention_check(tape, labels, query_key, NULL, value, options.key_lengths, causal,
-                    PACKED_QUERY_KEY);
+    op_attention_check(tape, labels, query_key, NULL, value, options.key_lengths, causal,
+                       PACKED_QUERY_KEY);
     const int64_t N = query_key->shape.size[1];
     if (N > INT_MAX / 2)
         tape_error(tape, "%s %s, expected at most %d positions", labels.query,
                    tensor_text(query_key).text, INT_MAX / 2);
     if (value)
-        cast_alike(tape, &query_key, &value);
+        op_cast_alike(tape, &query_key, &value);
     const AttentionInputs x =
-        attention_of(query_key, NULL, value, options.key_lengths, NULL, PACKED_QUERY_KEY);
+        op_attention_of(query_key, NULL, value, options.key_lengths, NULL, PACKED_QUERY_KEY);
     LshRounds a = lsh_rounds(tape, labels.name, x, options);
     a.causal = causal;
     a.random = tape_draw(tape, (lsh_random_numbers(&a) + 3) / 4);

@@ -30,8 +30,8 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
                    shape_text(key->shape).text);
 }
 
-void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal, int packed)
+void op_attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
+                        Tensor *value, Tensor *key_lengths, bool causal, int packed)
 {
     tape_use(tape, labels.query, query);
     if (query->shape.rank != 4)
@@ -53,21 +53,21 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
         check_packed(tape, labels, query, packed);
     }
     if (key_lengths)
-        check_sequence_lengths(tape, labels.key_lengths, key_lengths, query->shape.size[0], 1,
-                               key->shape.size[1], "the number of keys");
+        op_check_sequence_lengths(tape, labels.key_lengths, key_lengths, query->shape.size[0], 1,
+                                  key->shape.size[1], "the number of keys");
 }
 
-void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
+void op_attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
 {
     if (!*key)
         return;
-    cast_alike(tape, query, key);
-    cast_alike(tape, query, value);
-    cast_alike(tape, query, key);
+    op_cast_alike(tape, query, key);
+    op_cast_alike(tape, query, value);
+    op_cast_alike(tape, query, key);
 }
 
-AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, const Tensor *offsets, int packed)
+AttentionInputs op_attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
+                                const Tensor *key_lengths, const Tensor *offsets, int packed)
 {
     const int64_t *size = query->shape.size, H = value ? size[2] : size[2] / packed, D = size[3];
     key = key ? key : query;
@@ -99,7 +99,7 @@ LinearScan linear_scan_of(Tensor *const inputs[7], CausalLinearAttentionOptions 
 {
     const Tensor *state = inputs[5], *log_decay = inputs[6];
     return (LinearScan){
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
+        .x = op_attention_of(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], PACKED_QUERY),
         .features = options.features,
         .eps = (Real)options.eps,
         .form = options.form,
@@ -146,7 +146,7 @@ static void check_gate(Tape *tape, const char *label, Tensor *gate, Shape expect
                        (double)gate->data[i], range);
 }
 
-void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected)
+void op_attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected)
 {
     check_gate(tape, label, log_decay, expected, -(Real)INFINITY, 0, "0 or less");
 }
@@ -160,16 +160,16 @@ Tensor *causal_attention_log_decay(Tape *tape, AttentionLabels labels, const Ten
         return NULL;
     tape_use_real(tape, labels.log_decay, log_decay);
     const bool constant = log_decay->shape.rank == 1;
-    attention_check_log_decay(tape, labels.log_decay, log_decay, constant ? shape(H) : all);
+    op_attention_check_log_decay(tape, labels.log_decay, log_decay, constant ? shape(H) : all);
     return constant ? op_broadcast_to(tape, log_decay, all) : log_decay;
 }
 
-void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected)
+void op_attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected)
 {
     check_gate(tape, label, beta, expected, 0, 2, "0 to 2");
 }
 
-AttentionGradient attention_contributions(Node *node, int packed)
+AttentionGradient op_attention_contributions(Node *node, int packed)
 {
     Tensor *query = node->inputs[0], *key = node->inputs[1], *value = node->inputs[2];
     AttentionGradient d = { .query = tape_contribution(node, query) };
@@ -180,8 +180,8 @@ AttentionGradient attention_contributions(Node *node, int packed)
     } else if (d.query.data) {
         const int64_t columns = query->shape.size[2] / packed * query->shape.size[3];
         d.key = d.value = d.query;
-        d.key.data = elements_on(query, d.query.data, (packed - 2) * columns);
-        d.value.data = elements_on(query, d.query.data, (packed - 1) * columns);
+        d.key.data = tensor_elements_on(query, d.query.data, (packed - 2) * columns);
+        d.value.data = tensor_elements_on(query, d.query.data, (packed - 1) * columns);
     }
     return d;
 }

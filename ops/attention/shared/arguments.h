@@ -141,23 +141,23 @@ enum { PACKED_QUERY = 3, PACKED_QUERY_KEY = 2 };
 /* Raises unless the arguments are valid for an attention operation (ops.h): value NULL if query is
  * packed; key NULL if query is packed or is the key too (PACKED_QUERY_KEY); key_lengths NULL or
  * int32 [B], each in [1, keys]. Causal attention requires N = keys. */
-void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal, int packed);
+void op_attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
+                        Tensor *value, Tensor *key_lengths, bool causal, int packed);
 
 /* Promotes mixed dtypes to bf16. Both key and value may be NULL. */
-void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
+void op_attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 
 /* The kernels' view of checked arguments. */
-AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths, const Tensor *offsets, int packed);
+AttentionInputs op_attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
+                                const Tensor *key_lengths, const Tensor *offsets, int packed);
 
 /* Raises unless log_decay, or beta, is a Real tensor of the shape [B, N, H] with elements <= 0, or
  * in [0, 2]. On CUDA the elements are not read: kernels make results of others NaN. */
-void attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
-void attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
+void op_attention_check_log_decay(Tape *tape, const char *label, Tensor *log_decay, Shape expected);
+void op_attention_check_beta(Tape *tape, const char *label, Tensor *beta, Shape expected);
 
 /* For the backward function of a node whose first inputs are query, key, value. */
-AttentionGradient attention_contributions(Node *node, int packed);
+AttentionGradient op_attention_contributions(Node *node, int packed);
 
 #pragma GCC visibility pop
 

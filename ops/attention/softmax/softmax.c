@@ -159,7 +159,7 @@ static void softmax_attention_backward(Node *node)
     Tensor *out = node->outputs[0], *log_decay = node->inputs[4];
     const SoftmaxAttributes *a = node->attributes;
     const AttentionInputs *x = &a->x;
-    const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
+    const AttentionGradient d = op_attention_contributions(node, PACKED_QUERY);
     const bool decays = log_decay && log_decay->requires_grad;
     Tensor *dc = decays ? scratch_of_node(node, log_decay) : NULL;
     kernels_of(out)->softmax_attention_backward(d, dc ? dc->data : NULL, tape_upstream(node, 0),
@@ -196,7 +196,7 @@ static void use_log_decay(Tape *tape, const char *label, Tensor *log_decay, bool
                    "%s is given, expected NULL without a causal mask; "
                    "op_causal_softmax_attention has a decay",
                    label);
-    attention_check_log_decay(tape, label, log_decay, shape(a->B, a->N, a->H));
+    op_attention_check_log_decay(tape, label, log_decay, shape(a->B, a->N, a->H));
     a->log_decay = log_decay->data;
 }
 
@@ -204,9 +204,9 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
                                  Tensor *value, SoftmaxAttentionOptions options, bool causal)
 {
     Tensor *key_lengths = options.key_lengths;
-    attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
-    attention_cast_alike(tape, &query, &key, &value);
-    SoftmaxAttributes all = { attention_of(query, key, value, key_lengths, NULL, PACKED_QUERY),
+    op_attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
+    op_attention_cast_alike(tape, &query, &key, &value);
+    SoftmaxAttributes all = { op_attention_of(query, key, value, key_lengths, NULL, PACKED_QUERY),
                               causal };
     const AttentionInputs *a = &all.x;
     if (options.mask)

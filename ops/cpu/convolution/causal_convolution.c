@@ -155,7 +155,7 @@ static void convolve_backward_weight(TensorType type, Gradient dweight, Gradient
     const int64_t blocks = sum_blocks(c.R), size = (c.K + 1) * c.C;
     Real *partial = device_workspace((blocks + 1) * size), *sums = partial + blocks * size;
     memset(partial, 0, (size_t)((blocks + 1) * size) * sizeof *partial);
-#pragma omp parallel for schedule(static) num_threads(threads_for(c.R *c.C *c.K, 0.3))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(c.R *c.C *c.K, 0.3))
     for (int64_t b = 0; b < blocks; b++)
         for (int64_t i = sum_block_start(b, c.R); i < sum_block_start(b + 1, c.R); i++)
             BY_STORAGE(type, T, add_weight_row(T, partial + b * size, dout, x, state, &c, i));

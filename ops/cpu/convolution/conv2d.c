@@ -121,7 +121,7 @@ void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real
     const Scratch scratch = scratch_of(w, p, threads);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(count, cost(c))))
+               num_threads(device_threads_for(count, cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         for (int64_t b = part * blocks / threads; b < (part + 1) * blocks / threads; b++) {
@@ -151,7 +151,7 @@ void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Co
     const Scratch scratch = scratch_of(w, p, threads);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(windows_count(w), cost(c))))
+               num_threads(device_threads_for(windows_count(w), cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         for (int64_t b = part * w->B / threads; b < (part + 1) * w->B / threads; b++) {
@@ -186,7 +186,7 @@ void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *
     double *sums = (double *)(void *)device_workspace(threads * O * size * per_double);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok) firstprivate(p)
-               num_threads(threads_for(count, cost(c))))
+               num_threads(device_threads_for(count, cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         const int64_t begin = part * blocks / threads, end = (part + 1) * blocks / threads;

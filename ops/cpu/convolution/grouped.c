@@ -120,7 +120,8 @@ static void depthwise_forward(Real *out, const Real *x, const Real *weight, cons
 {
     const int64_t O = c->O, count = windows_count(&c->windows), threads = device_threads();
     Real *packed = packed_weight(weight, c);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(count, depthwise_cost(c))))
+    PRAGMA(omp parallel for schedule(static)
+           num_threads(device_threads_for(count, depthwise_cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const int64_t first = part * count / threads, end = (part + 1) * count / threads;
         for (int64_t n = first; n < end; n++)
@@ -137,7 +138,7 @@ static void depthwise_backward_x(Gradient dx, const Real *dout, const Real *weig
 {
     const Windows *s = &c->windows;
     const int64_t image = s->H * s->W * s->C, per_image = s->rows * s->columns;
-    const int threads = threads_for(s->B, depthwise_cost(c) * (double)per_image);
+    const int threads = device_threads_for(s->B, depthwise_cost(c) * (double)per_image);
     Real *packed = packed_weight(weight, c);
     PRAGMA(omp parallel for schedule(static) num_threads(threads))
     for (int64_t b = 0; b < s->B; b++) {
@@ -157,7 +158,8 @@ static void depthwise_backward_weight(Gradient dweight, const Real *dout, const 
     const int64_t count = windows_count(&c->windows);
     Real *runs = device_workspace(threads * n);
     double *sums = (double *)(void *)device_workspace(threads * n * PER_DOUBLE);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(count, depthwise_cost(c))))
+    PRAGMA(omp parallel for schedule(static)
+           num_threads(device_threads_for(count, depthwise_cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const int64_t end = (part + 1) * count / threads;
         Real *run = runs + part * n;

@@ -79,7 +79,7 @@ ALWAYS_INLINE void pool_as(int T, bool many, Real *out, int32_t *index, const Re
                            const Windows *s)
 {
     const int64_t windows = s->B * s->rows * s->columns, C = s->C;
-    const int threads = threads_for(windows * s->height * s->width * C, 0.2);
+    const int threads = device_threads_for(windows * s->height * s->width * C, 0.2);
     PRAGMA(omp parallel for schedule(static) num_threads(threads))
     for (int64_t window = 0; window < windows; window++) {
         const int64_t row = window / s->columns, image = row / s->rows * s->H * s->W * C;
@@ -123,7 +123,7 @@ ALWAYS_INLINE void pool_backward_as(int T, Gradient dx, const Real *dout, const 
                                     const Windows *s)
 {
     PRAGMA(omp parallel for schedule(static)
-               num_threads(threads_for(s->B * s->H * s->W * s->C, 0.5)))
+               num_threads(device_threads_for(s->B * s->H * s->W * s->C, 0.5)))
     for (int64_t row = 0; row < s->B * s->H; row++) {
         const int64_t h = row % s->H, image = row / s->H * s->rows * s->columns * s->C;
         const Interval y = windows_of_row(s, h);

@@ -37,7 +37,7 @@ ALWAYS_INLINE double sum_run(int T, const Real *x, int64_t first, int64_t end)
 static double sum_all(TensorType type, const Real *x, int64_t n)
 {
     double part[PARTS], sum = 0;
-#pragma omp parallel for schedule(static) num_threads(threads_for(n, 0.1))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(n, 0.1))
     for (int p = 0; p < PARTS; p++)
         BY_STORAGE(type, T, part[p] = sum_run(T, x, n * p / PARTS, n * (p + 1) / PARTS));
     for (int p = 0; p < PARTS; p++)
@@ -90,7 +90,7 @@ static void broadcast_sum(TensorType out_type, Gradient out, double factor, Tens
         BY_STORAGE(out_type, Out, contribute_scaled_sums(Out, out, 0, factor, &sum, 1));
         return;
     }
-#pragma omp parallel for collapse(2) schedule(static) num_threads(threads_for(n, 0.1))
+#pragma omp parallel for collapse(2) schedule(static) num_threads(device_threads_for(n, 0.1))
     for (int64_t p = 0; p < b.P; p++)
         for (int64_t q = 0; q < b.Q; q += chunk) {
             const int64_t count = b.Q - q < chunk ? b.Q - q : chunk;

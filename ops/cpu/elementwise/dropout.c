@@ -93,7 +93,7 @@ ALWAYS_INLINE void drop(int T, Real *out, bool accumulate, const Real *x, const 
 
 static void dropout_of(TensorType type, Gradient out, const Real *x, DropoutDraw d, int64_t n)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(n, 1))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(n, 1))
     for (int64_t start = 0; start < n; start += WORDS) {
         uint32_t word[WORDS];
         draw_words(word, d.random, d.random.counter + (uint64_t)start / 4);

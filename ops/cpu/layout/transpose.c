@@ -37,7 +37,7 @@ ALWAYS_INLINE void transpose_tiles(int T, Gradient out, const Real *x, int64_t o
                                    int64_t middle, int64_t q)
 {
     const int64_t x_row = middle * q, out_row = middle * p;
-    const int threads = threads_for(outer * p * x_row, 0.5);
+    const int threads = device_threads_for(outer * p * x_row, 0.5);
     PRAGMA(omp parallel for collapse(3) schedule(static) num_threads(threads))
     for (int64_t o = 0; o < outer; o++)
         for (int64_t m = 0; m < middle; m++)

@@ -23,7 +23,7 @@ void unfold_bf16(Real *out, const Real *x, Windows u)
 {
     enum { T = TENSOR_BF16 };
     const int64_t run = u.width * u.C, window = u.height * run;
-    const int threads = threads_for(u.B * u.rows * u.columns * window, 0.2);
+    const int threads = device_threads_for(u.B * u.rows * u.columns * window, 0.2);
     PRAGMA(omp parallel for collapse(2) schedule(static) num_threads(threads))
     for (int64_t row = 0; row < u.B * u.rows; row++)
         for (int64_t column = 0; column < u.columns; column++)
@@ -93,7 +93,7 @@ ALWAYS_INLINE void fold_image_row(int T, Real *dx, bool accumulate, const Real *
 ALWAYS_INLINE void fold_images(int T, Gradient dx, const Real *dout, Windows u)
 {
     const int64_t row = u.W * u.C, image = u.rows * u.columns * u.height * u.width * u.C;
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(u.B * image, 0.5)))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(u.B * image, 0.5)))
     for (int64_t r = 0; r < u.B * u.H; r++)
         fold_image_row(T, elements_at(T, dx.data, r * row), dx.accumulate,
                        elements_at(T, dout, r / u.H * image), &u, r % u.H);

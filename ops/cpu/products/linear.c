@@ -21,7 +21,7 @@ void linear_forward_cpu(const LinearPass *p)
     product_cpu(p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                 (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
     if (p->bias)
-        kernels_on(device_current(), p->type)
+        op_kernels_on(device_current(), p->type)
             ->linear_activate(p->out, p->y, p->bias, p->activation, p->R, p->O);
 }
 
@@ -41,7 +41,7 @@ static void activate_backward(TensorType type, Real *h, Gradient dbias, const Re
                               const Real *y, Activation f, int64_t R, int64_t O)
 {
     Real *partial = device_workspace(sum_blocks(R) * O);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R * O, 0.4)))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(R * O, 0.4)))
     for (int64_t i = 0; i < sum_blocks(R); i++) {
         Real *sum = partial + i * O;
         memset(sum, 0, (size_t)O * sizeof *sum);

@@ -79,7 +79,7 @@ static void split_product(Result out, Operand a, Operand b, Product p)
     Real *packed = device_workspace(size * groups * parts);
     bool ok = true;
     PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(threads_for(p.count, cost)))
+               num_threads(device_threads_for(p.count, cost)))
     for (int64_t item = 0; item < groups * parts; item++) {
         const int64_t group = item / parts, end = p.count * (group + 1) / groups;
         int64_t first = p.count * group / groups;

@@ -97,7 +97,7 @@ static void batchnorm_forward_as(TensorType type, Real *out, BatchNormArguments 
 {
     const int64_t R = norm.R, C = norm.C;
     const ChannelSums sums = channel_sums_begin(&norm);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R *C, 0.2)))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.2)))
     for (int64_t i = 0; i < (norm.training ? sums.blocks : 0); i++)
         BY_STORAGE(type, T, sum_values(T, &sums, &norm, i));
     for (int64_t c = 0; c < C; c++) {
@@ -108,7 +108,7 @@ static void batchnorm_forward_as(TensorType type, Real *out, BatchNormArguments 
         batchnorm_statistics(&norm, c, (double)s + d, squares < 0 ? 0 : squares);
     }
     channel_sums_end(&sums);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R *C, 0.2)))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.2)))
     for (int64_t row = 0; row < R; row++)
         BY_STORAGE(
             type, T,
@@ -120,7 +120,7 @@ static void batchnorm_input_backward(TensorType type, Gradient dx, const Real *d
                                      const Real *averages, const BatchNormArguments *norm)
 {
     const int64_t R = norm->R, C = norm->C;
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3)))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.3)))
     for (int64_t row = 0; row < R; row++)
         BY_STORAGE(type, T, const int64_t first = row * C;
                    const Gradient to = { elements_at(T, dx.data, first), dx.accumulate };
@@ -135,7 +135,7 @@ static void batchnorm_backward_as(TensorType type, Gradient dx, Gradient dweight
     const double share = norm.training ? 1 / (double)R : 0;
     const ChannelSums sums = channel_sums_begin(&norm);
     Real *averages = device_workspace(2 * C);
-    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3)))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.3)))
     for (int64_t i = 0; i < sums.blocks; i++)
         BY_STORAGE(type, T, sum_gradients(T, &sums, dout, &norm, i));
     for (int64_t c = 0; c < C; c++) {

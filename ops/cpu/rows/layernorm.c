@@ -36,7 +36,7 @@ ALWAYS_INLINE void block_backward(int T, Gradient dx, const WeightSums *sums, co
 static void layernorm_backward_as(TensorType type, Gradient dx, WeightSums sums, const Real *dout,
                                   const NormArguments *norm)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(norm->R * norm->C, 0.3))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(norm->R * norm->C, 0.3))
     for (int64_t i = 0; i < sums.blocks; i++)
         BY_STORAGE(type, T, block_backward(T, dx, &sums, dout, norm, i));
     weight_sums_end(&sums);

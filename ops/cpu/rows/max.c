@@ -46,7 +46,7 @@ static void argmax_as(TensorType type, int32_t *index, const Real *x, AxisView v
 {
     const int64_t outer = v.outer, size = v.size, inner = v.inner;
 #pragma omp parallel for collapse(2) schedule(static)                                              \
-    num_threads(threads_for(outer *size *inner, 0.7))
+    num_threads(device_threads_for(outer *size *inner, 0.7))
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += ARGMAX_CHUNK)
             if (inner == 1)

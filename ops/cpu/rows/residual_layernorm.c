@@ -36,7 +36,7 @@ static void residual_layernorm_forward_as(TensorType type, Real *out, const Norm
 {
     const int64_t R = norm->R, C = norm->C, rows = tile_rows(C);
     Real *tiles = type == TENSOR_BF16 ? device_workspace(device_threads() * rows * C) : NULL;
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.5))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.5))
     for (int64_t start = 0; start < R; start += rows) {
         const int64_t end = start + rows < R ? start + rows : R;
         Real *tile = tiles ? tiles + omp_get_thread_num() * rows * C : out + start * C;
@@ -117,7 +117,7 @@ static void residual_layernorm_backward_as(TensorType type, RowGradients g, Weig
 {
     const int64_t R = norm->R, C = norm->C, rows = tile_rows(C);
     Real *tiles = device_workspace(device_threads() * 2 * rows * C);
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.8))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.8))
     for (int64_t i = 0; i < sums.blocks; i++) {
         Real *s = tiles + omp_get_thread_num() * 2 * rows * C;
         const WeightRows of_block = weight_rows(&sums, i);

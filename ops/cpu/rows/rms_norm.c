@@ -62,7 +62,7 @@ static void rms_norm_backward_as(TensorType type, Gradient dx, Gradient dweight,
 {
     const int64_t blocks = sum_blocks(norm->R), C = norm->C;
     Real *partial = dweight.data ? device_workspace(blocks * C) : NULL;
-#pragma omp parallel for schedule(static) num_threads(threads_for(norm->R *C, 0.3))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(norm->R *C, 0.3))
     for (int64_t i = 0; i < blocks; i++)
         BY_STORAGE(type, T,
                    rms_norm_block_backward(T, dx, partial ? partial + i * C : NULL, dout, norm, i));

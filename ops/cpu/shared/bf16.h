@@ -37,7 +37,7 @@ Bf16Block bf16_block(const Bf16Blocks *blocks, int64_t first);
     for (Bf16Blocks block##s = bf16_blocks_begin(R, (per_row) * (C)); block##s.buffers;            \
          bf16_blocks_end(&block##s))                                                               \
         PRAGMA(omp parallel for schedule(static)                                                   \
-                   num_threads(threads_for((R) * (C), 0.3)))                                       \
+                   num_threads(device_threads_for((R) * (C), 0.3)))                                \
     for (int64_t first_row = 0; first_row < block##s.all_rows; first_row += block##s.rows)         \
         for (Bf16Block block = bf16_block(&block##s, first_row); block.next; block.next = NULL)
 

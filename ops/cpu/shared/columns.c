@@ -36,7 +36,7 @@ ALWAYS_INLINE void add_row(int T, Real *sum, const Real *x, int64_t C)
 static void column_sums_as(TensorType type, Gradient sums, const Real *x, int64_t R, int64_t C)
 {
     Real *partial = device_workspace(sum_blocks(R) * C);
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.1))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(R *C, 0.1))
     for (int64_t i = 0; i < sum_blocks(R); i++) {
         Real *sum = partial + i * C;
         memset(sum, 0, (size_t)C * sizeof *sum);

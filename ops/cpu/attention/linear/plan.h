@@ -253,7 +253,7 @@ static ScanItem item_of(const ScanPlan *p, int64_t index)
 static int threads_of_plan(const ScanPlan *p)
 {
     const int64_t rows = (p->x->offsets ? 1 : p->x->B) * p->x->N * p->x->H;
-    return threads_for(rows, (p->backward ? 0.2 : 0.05) * (double)(p->D * p->M));
+    return device_threads_for(rows, (p->backward ? 0.2 : 0.05) * (double)(p->D * p->M));
 }
 
 /* EACH_ITEM(item, plan) statement: for all items of work, divided among the threads. Scheduled

@@ -81,7 +81,7 @@ static int lsh_threads(const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t pairs = x->B * x->H * x->N * minimum(x->N, 2 * all->chunk) * all->rounds;
-    return threads_for(pairs, 0.04 * (double)(x->D + x->M));
+    return device_threads_for(pairs, 0.04 * (double)(x->D + x->M));
 }
 
 /* ---------------------------------------------------------------------------------------- tiles */

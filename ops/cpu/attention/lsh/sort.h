@@ -23,7 +23,7 @@ static void draw_matrices(Real *R, const LshRounds *a)
 {
     enum { BLOCK = 1024 };
     const int64_t n = lsh_random_numbers(a);
-#pragma omp parallel for schedule(static) num_threads(threads_for(n, 5))
+#pragma omp parallel for schedule(static) num_threads(device_threads_for(n, 5))
     for (int64_t start = 0; start < n; start += BLOCK) {
         Random random = a->random;
         random.counter += (uint64_t)start / 4;

@@ -88,7 +88,7 @@ static SoftmaxPlan plan_softmax(TensorType type, const AttentionInputs *a, bool 
 
 static int softmax_threads(const AttentionInputs *a)
 {
-    return threads_for(a->B * a->H * a->N * a->keys, 0.04 * (double)(a->D + a->M));
+    return device_threads_for(a->B * a->H * a->N * a->keys, 0.04 * (double)(a->D + a->M));
 }
 
 /* ---------------------------------------------------------------------------------------- tiles */
