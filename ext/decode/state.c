@@ -138,23 +138,21 @@ static LayerState describe_layer(Device *device, const Attention *attention,
 
 int state_tensors(const TransformerState *state, StateTensor list[MAX_STATE_TENSORS])
 {
+    static const char *const cached[] = { "keys", "values" };
     int count = 0;
     int64_t offset = 0;
     for (int part = 0; part < MAX_ATTENTION_STATES + 2; part++)
         for (int i = 0; i < state->transformer.layers; i++) {
-            const bool recurrent = part < MAX_ATTENTION_STATES;
             const LayerState *layer = &state->layer[i];
-            const Tensor *tensor = recurrent                      ? &layer->states[part]
-                                   : part == MAX_ATTENTION_STATES ? &layer->keys
-                                                                  : &layer->values;
+            const Tensor *const caches[] = { &layer->keys, &layer->values };
+            const int cache = part - MAX_ATTENTION_STATES;
+            const Tensor *tensor = cache < 0 ? &layer->states[part] : caches[cache];
             if (!tensor->device)
                 continue;
             const char *name =
-                tensor == &layer->keys ? "keys"
-                : tensor == &layer->values
-                    ? "values"
-                    : state_of(&state->transformer.layer[i].attention, part, state->B).name;
-            list[count++] = (StateTensor){ (Tensor *)tensor, name, i, part, recurrent, offset };
+                cache < 0 ? state_of(&state->transformer.layer[i].attention, part, state->B).name
+                          : cached[cache];
+            list[count++] = (StateTensor){ (Tensor *)tensor, name, i, part, cache < 0, offset };
             offset += aligned(tensor_count(tensor));
         }
     return count;
