@@ -149,6 +149,9 @@ const AttentionKind *nn_gated_attention(Params *params, GatedConfig config)
         error_raise("%s: inner is %s attention, expected causal linear or causal softmax "
                     "attention, or the delta rule",
                     function, inner->name);
+    for (const AttentionKind *of = inner; of; of = of->inner)
+        if (of->attend == attend_gated)
+            error_raise("%s: inner has gates already, expected attention without", function);
     if ((unsigned)config.decay > DECAY_LEARNED)
         error_raise("%s: there is no decay %d", function, (int)config.decay);
     shape_need_size(function, "convolution", &config.convolution, 0, 1 << 20);
