@@ -6,7 +6,7 @@
 
 #include <float.h>
 
-#include "ops/shared/logistic_mixture.h"
+#include "ext/mixture/kernels.h"
 #include "tensor/kernel.h"
 #include "tensor/philox.h"
 

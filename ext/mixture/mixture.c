@@ -27,7 +27,7 @@
  * Saved for the backward pass: A and B, four values per pixel (`sums`). */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
-#include "ops/shared/logistic_mixture.h"
+#include "ext/mixture/kernels.h"
 #include "ops/shared/rows.h"
 
 void logistic_mixture_forward_plain(Real *out, MixtureSums *sums, const Real *parameters,

@@ -1,5 +1,5 @@
 #include "ops/kernels.h"
-#include "ops/shared/logistic_mixture.h"
+#include "ext/mixture/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 #include "ops/cuda/shared/rows.cuh"
 
