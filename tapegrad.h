@@ -111,6 +111,7 @@
 #include "ext/delta/delta.h"
 #include "ext/losses/losses.h"
 #include "ext/lsh/lsh.h"
+#include "ext/mixture/mixture.h"
 #include "ext/muon/muon.h"
 #include "ext/recurrent/recurrent.h"
 #include "ext/schedule_free/schedule_free.h"

@@ -20,7 +20,7 @@ NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 \
            layout convolution attention attention_options gates decay_gradient delta_rule lsh_attention \
            softmax_attention features recurrent ctc sampling random threads generation layers optim muon \
-           schedule_free losses)
+           schedule_free losses mixture)
 SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
              SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test

@@ -6,18 +6,21 @@
 #include "ext/ctc/tests/operations.h"
 #include "ext/delta/tests/operations.h"
 #include "ext/losses/tests/operations.h"
+#include "ext/mixture/tests/operations.h"
 #include "ext/recurrent/tests/operations.h"
 /* clang-format off */
 #define EXTENSION_OPERATIONS(ROW)                                                                  \
     CTC_OPERATIONS(ROW)                                                                            \
     DELTA_OPERATIONS(ROW)                                                                          \
     LOSSES_OPERATIONS(ROW)                                                                         \
+    MIXTURE_OPERATIONS(ROW)                                                                        \
     RECURRENT_OPERATIONS(ROW)                                                                      \
 
 #define EXTENSION_RANDOM_ROWS(ROW)                                                                 \
     CTC_RANDOM_ROWS(ROW)                                                                           \
     DELTA_RANDOM_ROWS(ROW)                                                                         \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
+    MIXTURE_RANDOM_ROWS(ROW)                                                                       \
     RECURRENT_RANDOM_ROWS(ROW)                                                                     \
 
 #endif

@@ -28,7 +28,7 @@ as_printed "$without_backends" &
 one_line=$!
 tests='operations elementwise rows products layout convolution batchnorm random attention softmax_attention
        gates delta_rule lsh_attention features recurrent ctc vectors layers qwen3_next params optim muon schedule_free
-       losses checkpoint
+       losses mixture checkpoint
        distributed file tape recompute replay recovery sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt

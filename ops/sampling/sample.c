@@ -66,7 +66,8 @@ static int64_t add_weights(const SymbolRow *row, KeptSymbols kept, uint64_t limi
     return 0;
 }
 
-int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform)
+static int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler,
+                             uint64_t uniform)
 {
     const Real max = at_least_finite(row_max(logits, C));
     const SymbolRow row = { logits, C, max, sampler->temperature };
@@ -87,15 +88,7 @@ int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uin
 void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
     EACH_ROW(r, R, 2 * C)
-        out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler,
-                                        uniform_of_draw(sampler_draw(&sampler, r)));
-}
-
-Sampler sampler_new(Tape *tape, int64_t R)
-{
-    return (Sampler){ .random = tape_draw(tape, R),
-                      .start = tape_random_start(tape),
-                      .temperature = 1 };
+        out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler, sampler_uniform(&sampler, r));
 }
 
 static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
@@ -123,10 +116,11 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
     Tensor *out = bounded_integers(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
     const Real temperature = (Real)sampling.temperature;
     const bool greedy = temperature == 0;
-    Sampler sampler = sampler_new(tape, greedy ? 0 : R);
-    sampler.greedy = greedy;
-    sampler.temperature = greedy ? 1 : temperature;
-    sampler.top_k = sampling.top_k;
+    Sampler sampler = { .random = tape_draw(tape, greedy ? 0 : R),
+                        .start = tape_random_start(tape),
+                        .greedy = greedy,
+                        .temperature = greedy ? 1 : temperature,
+                        .top_k = sampling.top_k };
     if (sampling.top_p > 0 && sampling.top_p < 1)
         sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
     kernels_of(logits)->sample(out->integers, logits->data, sampler, R, C);

@@ -1,4 +1,3 @@
-#include "ops/kernels.h"
 #include "ext/mixture/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 #include "ops/cuda/shared/rows.cuh"
@@ -11,17 +10,16 @@ template <int LANES> __device__ static inline LogSumExp log_sum_of_row(LogSum pa
 }
 
 template <typename T, int LANES>
-__global__ void logistic_mixture_rows(MixtureSums *sums, const T *parameters,
-                                      const int32_t *targets, int64_t R, int64_t K)
+__global__ void mixture_rows(MixtureSums *sums, const T *parameters, const int32_t *targets,
+                             int64_t R, int64_t K)
 {
     ROW_FOR(r, R, LANES) {
         const T *logits = parameters + r * 3 * K;
         const LogSumExp A = log_sum_exp_of_row<LANES>(logits, K);
         LogSum B = EMPTY_LOG_SUM;
         LANE_FOR(k, K, LANES) {
-            const LogisticBin bin =
-                logistic_bin(targets[r], load(&logits[K + k]), load(&logits[2 * K + k]));
-            B = log_sum_add(B, load(&logits[k]) - A.max + bin.log_p);
+            const LogisticBin bin = logistic_bin(targets[r], logits[K + k], logits[2 * K + k]);
+            B = log_sum_add(B, logits[k] - A.max + bin.log_p);
         }
         const MixtureSums of_row = { A, log_sum_of_row<LANES>(B) };
         if (threadIdx.x % LANES == 0)
@@ -32,7 +30,7 @@ __global__ void logistic_mixture_rows(MixtureSums *sums, const T *parameters,
 /* One block of many threads: few elements, so load latency dominates. */
 enum { MEAN_THREADS = 1024 };
 
-__global__ void logistic_mixture_mean(Real *out, const MixtureSums *sums, int64_t R)
+__global__ void mixture_mean(Real *out, const MixtureSums *sums, int64_t R)
 {
     double sum = 0;
     GRID_FOR(r, R)
@@ -43,42 +41,53 @@ __global__ void logistic_mixture_mean(Real *out, const MixtureSums *sums, int64_
 }
 
 /* One thread per component of a pixel. */
-template <typename T>
-__global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const Real *dout,
-                                          const MixtureSums *sums, const T *parameters,
-                                          const int32_t *targets, int64_t R, int64_t K)
+__global__ void mixture_backward(Gradient d, const Real *dout, const MixtureSums *sums,
+                                 const Real *parameters, const int32_t *targets, int64_t R,
+                                 int64_t K)
 {
     const Real g = *dout / (Real)R;
     GRID_FOR(i, R * K) {
-        const int64_t r = quotient(i, K), offset = i + r * 2 * K;
-        const T *p = parameters + offset;
-        T *d = dparameters + offset;
-        const Real logit = load(&p[0]);
-        const LogisticBin bin = logistic_bin(targets[r], load(&p[K]), load(&p[2 * K]));
+        const int64_t r = quotient(i, K), k = i + r * 2 * K;
+        const Real *p = parameters + k;
+        const LogisticBin bin = logistic_bin(targets[r], p[K], p[2 * K]);
         const MixtureSums s = sums[r];
-        const Real prior = exp(log_probability(logit, s.A));
-        const Real posterior = posterior_probability(logit, bin.log_p, s);
-        contribute(&d[0], accumulate, g * (prior - posterior));
-        contribute(&d[K], accumulate, -g * posterior * bin.dmean);
-        contribute(&d[2 * K], accumulate, -g * posterior * bin.dlog_scale);
+        const Real prior = exp(log_probability(p[0], s.A));
+        const Real posterior = posterior_probability(p[0], bin.log_p, s);
+        contribute(&d.data[k], d.accumulate, g * (prior - posterior));
+        contribute(&d.data[k + K], d.accumulate, -g * posterior * bin.dmean);
+        contribute(&d.data[k + 2 * K], d.accumulate, -g * posterior * bin.dlog_scale);
     }
 }
 
-extern "C" void logistic_mixture_forward_cuda(TensorType type, Real *out, MixtureSums *sums,
-                                              const Real *parameters, const int32_t *targets,
-                                              int64_t R, int64_t K)
+__global__ void mixture_pixels(int32_t *out, const int32_t *k, const Real *parameters,
+                               Random random, const uint64_t *start, int64_t R, int64_t K)
 {
-    BY_STORAGE(
-        type, T,
-        LAUNCH_ROWS(logistic_mixture_rows, T, R, K, sums, (const T *)parameters, targets, R, K));
-    LAUNCH(logistic_mixture_mean, 1, MEAN_THREADS, 0, out, (const MixtureSums *)sums, R);
+    GRID_FOR(r, R) {
+        const Real *p = parameters + r * 3 * K + k[r];
+        out[r] = logistic_pixel(p[K], p[2 * K], pixel_word(random, start, r));
+    }
 }
 
-extern "C" void logistic_mixture_backward_cuda(TensorType type, Gradient d, const Real *dout,
-                                               const MixtureSums *sums, const Real *parameters,
-                                               const int32_t *targets, int64_t R, int64_t K)
+static void mixture_forward_cuda(Real *out, MixtureSums *sums, const Real *parameters,
+                                 const int32_t *targets, int64_t R, int64_t K)
 {
-    BY_STORAGE(type, T,
-               LAUNCH(logistic_mixture_backward<T>, blocks_for(R * K), THREADS, 0, (T *)d.data,
-                      d.accumulate, dout, sums, (const T *)parameters, targets, R, K));
+    LAUNCH_ROWS(mixture_rows, Real, R, K, sums, parameters, targets, R, K);
+    LAUNCH(mixture_mean, 1, MEAN_THREADS, 0, out, (const MixtureSums *)sums, R);
 }
+
+static void mixture_backward_cuda(Gradient d, const Real *dout, const MixtureSums *sums,
+                                  const Real *parameters, const int32_t *targets, int64_t R,
+                                  int64_t K)
+{
+    LAUNCH(mixture_backward, blocks_for(R * K), THREADS, 0, d, dout, sums, parameters, targets, R,
+           K);
+}
+
+static void mixture_sample_cuda(int32_t *out, const int32_t *k, const Real *parameters,
+                                Random random, const uint64_t *start, int64_t R, int64_t K)
+{
+    LAUNCH(mixture_pixels, blocks_for(R), THREADS, 0, out, k, parameters, random, start, R, K);
+}
+
+const MixtureKernels mixture_cuda = { mixture_forward_cuda, mixture_backward_cuda,
+                                      mixture_sample_cuda };

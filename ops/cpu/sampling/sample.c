@@ -1,4 +1,4 @@
-/* sample and sample_logistic_mixture in bf16. */
+/* sample in bf16. */
 #include "ops/cpu/shared/bf16.h"
 #include "ops/kernels.h"
 
@@ -14,15 +14,5 @@ void sample_bf16(int32_t *out, const Real *logits, Sampler sampler, int64_t R, i
     BF16_BLOCKS(block, R, C, 1) {
         const Real *rows = bf16_read(&block, logits, C);
         sample_plain(out + block.first, rows, sampler_from(sampler, block.first), block.rows, C);
-    }
-}
-
-void sample_logistic_mixture_bf16(int32_t *out, const Real *parameters, Sampler sampler, int64_t R,
-                                  int64_t K)
-{
-    BF16_BLOCKS(block, R, 3 * K, 1) {
-        const Real *rows = bf16_read(&block, parameters, 3 * K);
-        sample_logistic_mixture_plain(out + block.first, rows, sampler_from(sampler, block.first),
-                                      block.rows, K);
     }
 }

@@ -4,7 +4,7 @@ template <typename T, int LANES>
 __global__ void sample_rows(int32_t *out, const T *logits, Sampler sampler, int64_t R, int64_t C)
 {
     ROW_FOR(r, R, LANES) {
-        const uint64_t uniform = uniform_of_draw(sampler_draw(&sampler, r));
+        const uint64_t uniform = sampler_uniform(&sampler, r);
         const int64_t symbol = choose_symbol<LANES>(logits + r * C, C, sampler, uniform);
         if (symbol >= 0 && threadIdx.x % WARP == 0)
             out[r] = (int32_t)symbol;
