@@ -1,5 +1,5 @@
 /* Sampling: op_sample and op_random_normal. */
-#include "ops/sampling/sampling.h"
+#include "ext/sampling/kernels.h"
 #include "tests/support.h"
 
 #include <math.h>

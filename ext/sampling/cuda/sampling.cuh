@@ -1,4 +1,4 @@
-/* Choice of a row's symbol on CUDA: see ops/sampling/sample.c. A row is processed by LANES threads,
+/* Choice of a row's symbol on CUDA: see ext/sampling/sample.c. A row is processed by LANES threads,
  * a warp or a block of THREADS, as in ops/cuda/shared/rows.cuh; all of them must call. */
 #ifndef TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
 #define TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH

@@ -1,4 +1,4 @@
-#include "ops/cuda/sampling/sampling.cuh"
+#include "ext/sampling/cuda/sampling.cuh"
 
 template <typename T, int LANES>
 __global__ void sample_rows(int32_t *out, const T *logits, Sampler sampler, int64_t R, int64_t C)
