@@ -114,6 +114,7 @@
 #include "ext/mixture/mixture.h"
 #include "ext/muon/muon.h"
 #include "ext/recurrent/recurrent.h"
+#include "ext/sampling/sampling.h"
 #include "ext/schedule_free/schedule_free.h"
 #endif
 

@@ -34,7 +34,6 @@
 #include "ops/rows/batchnorm.h"
 #include "ops/rows/layernorm.h"
 #include "ops/rows/rms_norm.h"
-#include "ext/sampling/kernels.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/integers.h"
 #include "ops/shared/windows.h"

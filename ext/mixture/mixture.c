@@ -35,6 +35,7 @@
  * ln(v / (1 - v)) < (y - mean) e^-s, which has probability 1 / (1 + e^-((y - mean) e^-s)). */
 #include "ext/mixture/mixture.h"
 #include "ext/mixture/kernels.h"
+#include "ext/sampling/sampling.h"
 
 static void mixture_forward_plain(Real *out, MixtureSums *sums, const Real *parameters,
                                   const int32_t *targets, int64_t R, int64_t K)

@@ -1,14 +1,12 @@
-/* The arithmetic of op_sample, bitwise the same on every device and with every compiler: integers,
- * and floating-point operations with correct rounding. A product that is added to is an explicit
- * fmaf: otherwise some compilers would contract it and some not. */
-#ifndef TAPEGRAD_OPS_SAMPLING_SAMPLING_H
-#define TAPEGRAD_OPS_SAMPLING_SAMPLING_H
+/* Sampling's kernels, and op_sample's arithmetic, bitwise the same on every device and with every
+ * compiler: integers, and floating-point operations with correct rounding. A product that is added
+ * to is an explicit fmaf, which some compilers would contract and some not. */
+#ifndef TAPEGRAD_SAMPLING_KERNELS_H
+#define TAPEGRAD_SAMPLING_KERNELS_H
 
 #include <float.h>
 
-#include "ops/shared/math.h"
-#include "tensor/kernel.h"
-#include "tensor/philox.h"
+#include "extend.h"
 
 /* ------------------------------------------------------------------------------------ weights
  * A symbol's probability is proportional to floor(2^40 e^((logit - largest) / temperature)). Sums
@@ -90,5 +88,16 @@ MATH_FUNCTION uint64_t sampler_uniform(const Sampler *sampler, int64_t row)
         philox(sampler->random.seed, sampler->random.stream, counter + (uint64_t)row);
     return (uint64_t)draw.word[1] << 32 | draw.word[0];
 }
+
+typedef struct SamplingKernels {
+    /* out [R] = one symbol of each row of logits [R, C] */
+    void (*sample)(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C);
+    /* out [n] = standard normal numbers from the generator, to whose counter *start is added unless
+     * start, in device memory, is NULL */
+    void (*normal)(Real *out, Random random, const uint64_t *start, int64_t n);
+} SamplingKernels;
+extern const SamplingKernels sampling_plain, sampling_cuda;
+C_FUNCTION const SamplingKernels *sampling_kernels(const Tensor *tensor);
+C_FUNCTION void draw_normal_plain(Real *out, Random random, const uint64_t *start, int64_t n);
 
 #endif

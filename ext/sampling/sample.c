@@ -12,9 +12,8 @@
  * is found digit by digit from the highest on. A pass over the row adds up, per value of the digit,
  * the number or the weights of the symbols whose keys have this value and the digits found before.
  * The weight of -infinity and NaN is 0; if all weights of a row are 0, the symbol is 0. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
-#include "ops/shared/rows.h"
+#include "ext/sampling/kernels.h"
+#include "ext/sampling/sampling.h"
 
 typedef struct SymbolRow {
     const Real *logits;
@@ -85,11 +84,13 @@ static int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampl
     return add_weights(&row, kept, product_high(uniform, total), &total);
 }
 
-void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+static void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
     EACH_ROW(r, R, 2 * C)
         out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler, sampler_uniform(&sampler, r));
 }
+
+const SamplingKernels sampling_plain = { sample_plain, draw_normal_plain };
 
 static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
 {
@@ -112,6 +113,7 @@ static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
 Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
 {
     check_sampling(tape, logits, sampling);
+    logits = op_cast(tape, logits, TENSOR_REAL);
     const int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = bounded_integers(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
     const Real temperature = (Real)sampling.temperature;
@@ -123,6 +125,6 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
                         .top_k = sampling.top_k };
     if (sampling.top_p > 0 && sampling.top_p < 1)
         sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
-    kernels_of(logits)->sample(out->integers, logits->data, sampler, R, C);
+    sampling_kernels(logits)->sample(out->integers, logits->data, sampler, R, C);
     return out;
 }

@@ -49,7 +49,6 @@ const Kernels cpu_kernels = {
     .average_pool = average_pool_cpu,
     .pool_backward = pool_backward_cpu,
     /* losses */
-    /* sampling */
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
     .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
@@ -126,8 +125,6 @@ const Kernels cpu_bf16_kernels = {
     .cross_entropy_backward = cross_entropy_backward_bf16,
     .mean_squared_error_forward = mean_squared_error_forward_bf16,
     .mean_squared_error_backward = mean_squared_error_backward_bf16,
-    /* sampling */
-    .sample = sample_bf16,
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_bf16,
     .causal_linear_attention_backward = causal_linear_attention_backward_bf16,
