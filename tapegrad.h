@@ -115,9 +115,11 @@
 #include "ext/images/images.h"
 #include "ext/losses/losses.h"
 #include "ext/lsh/lsh.h"
+#include "ext/mixture/mixture.h"
 #include "ext/muon/muon.h"
 #include "ext/recurrent/recurrent.h"
 #include "ext/rotary/rotary.h"
+#include "ext/sampling/sampling.h"
 #include "ext/schedule_free/schedule_free.h"
 #endif
 

@@ -147,25 +147,6 @@ KERNEL(mean_squared_error_forward, (Real *out, const Real *p, const Real *t, int
 /* dx [n] <- sign 2 (p - t) dout / n, dout [] */
 KERNEL(mean_squared_error_backward, (Gradient dx, Real sign, const Real *dout, const Real *p,
                                      const Real *t, int64_t n))
-/* out [] = the loss, Real, sums [R] of the pixels; parameters [R, 3 K], targets [R] */
-KERNEL(logistic_mixture_forward, (Real *out, MixtureSums *sums, const Real *parameters,
-                                  const int32_t *targets, int64_t R, int64_t K))
-/* d [R, 3 K] <- the gradient by parameters, from dout [] */
-KERNEL(logistic_mixture_backward,
-       (Gradient d, const Real *dout, const MixtureSums *sums, const Real *parameters,
-        const int32_t *targets, int64_t R, int64_t K))
-
-/* ------------------------------------------------------------------------------------- sampling */
-
-/* out [R] = one symbol of each row of logits [R, C] */
-KERNEL(sample, (int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C))
-/* out [R] = one pixel of each mixture, parameters [R, 3 K] */
-KERNEL(sample_logistic_mixture,
-       (int32_t *out, const Real *parameters, Sampler sampler, int64_t R, int64_t K))
-/* out [n] = standard normal numbers from the generator, to whose counter *start is added unless
- * start, in device memory, is NULL */
-REAL_KERNEL(draw_normal, (Real *out, Random random, const uint64_t *start, int64_t n))
-
 /* ---------------------------------------------------------------------------- attention: linear */
 
 /* out [B, N, H, M], its divisor den [B, N, H] (Real; NULL if unnormalized) and the final state

@@ -30,7 +30,6 @@
 #include "ops/products/linear.h"
 #include "ops/rows/layernorm.h"
 #include "ops/rows/rms_norm.h"
-#include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/integers.h"
 #include "tensor/kernel.h"

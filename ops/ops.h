@@ -229,46 +229,6 @@ Tensor *op_accuracy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights
 /* out = sum_i (prediction_i - target_i)^2 / n, a scalar; equal shapes of n elements. Both inputs
  * get gradients. */
 Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
-/* out = the mean over pixels of -ln P(target), a scalar in nats, for mixtures of K discretized
- * logistic distributions  (Salimans et al. 2017, PixelCNN++, section 2.1 and equation 2).
- * parameters [..., 3 K]: per pixel the K logits, then the K means, then the K log scales. targets:
- * int32 [...], in [0, 255]; value t stands for x = 2 t / 255 - 1. P(t) is the mixture's probability
- * of the bin of width 2 / 255 around x; the bins of 0 and 255 extend to infinity. As in the
- * authors' code, log scales below -7 count as -7, and a component's probability of 1e-5 or less is
- * its density times the width. */
-Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets);
-
-/* -------------------------------------------------------------------------------------- sampling
- * From the tape's generator, which every call and every replay of a step advances. Not
- * differentiable. */
-
-/* out = independent normal numbers with mean 0 and standard deviation 1, Real, up to rounding the
- * same on every device: random_normal of the generator tape_random. mean + std out, by op_multiply
- * and op_add, is normal with gradients by mean and std (the reparametrization of Kingma and Welling
- * 2014, section 2.4). Raises for an invalid shape. */
-Tensor *op_random_normal(Tape *tape, Shape shape);
-
-/* Random choices, one draw per row; equal arguments give equal choices on every device. The results
- * are int32 and can be indices of op_embedding. Logits that are NaN or minus infinity are never
- * chosen; a row of nothing else gives index 0. */
-
-typedef struct Sampling {
-    double temperature; /* logits are divided by it; 0, the limit: choose the largest logit, the
-                         * first of equal ones, without a draw */
-    int64_t top_k;      /* keep the top_k largest logits, of equal ones the first; 0: all */
-    double top_p;       /* in (0, 1]: of these keep the fewest, from the largest on, whose
-                         * probabilities sum to top_p or more; 0 means the default, 1 */
-} Sampling;
-
-/* out_r = c with probability softmax(logits_r / temperature)_c, renormalized over the symbols that
- * top_k and top_p keep: logits [..., C], C at most 2^23; returns int32 [...], in [0, C).
- * Probabilities below about 1e-12 of the largest count as 0. Options out of range raise. */
-Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling);
-
-/* out_r = a pixel drawn from the mixture: parameters [..., 3 K] as in
- * op_discretized_logistic_mixture; returns int32 [...], in [0, 255]. Draws a component by its
- * logit, then a value of its distribution, rounded to the nearest of the 256 values. */
-Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 
 /* ------------------------------------------------------------------------- indexing and layout
  * op_reshape, op_broadcast_to, op_transpose, op_permute, op_concat, op_stack, op_slice, op_select

@@ -19,8 +19,8 @@ NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
 KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 \
            layout convolution causal_convolution attention attention_options gates decay_gradient delta_rule \
-           lsh_attention softmax_attention features rotary recurrent ctc sampling random threads generation layers optim muon \
-           schedule_free losses)
+           lsh_attention softmax_attention features rotary recurrent ctc sampling random threads generation layers \
+           optim muon schedule_free losses mixture)
 SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
              SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test

@@ -8,6 +8,7 @@
 #include "ext/images/tests/operations.h"
 #include "ext/losses/tests/operations.h"
 #include "ext/lsh/tests/operations.h"
+#include "ext/mixture/tests/operations.h"
 #include "ext/recurrent/tests/operations.h"
 #include "ext/rotary/tests/operations.h"
 /* clang-format off */
@@ -17,6 +18,7 @@
     IMAGES_OPERATIONS(ROW)                                                                         \
     LOSSES_OPERATIONS(ROW)                                                                         \
     LSH_OPERATIONS(ROW)                                                                            \
+    MIXTURE_OPERATIONS(ROW)                                                                        \
     RECURRENT_OPERATIONS(ROW)                                                                      \
     ROTARY_OPERATIONS(ROW)                                                                         \
 
@@ -26,6 +28,7 @@
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
     LSH_RANDOM_ROWS(ROW)                                                                           \
+    MIXTURE_RANDOM_ROWS(ROW)                                                                       \
     RECURRENT_RANDOM_ROWS(ROW)                                                                     \
     ROTARY_RANDOM_ROWS(ROW)
 

@@ -28,7 +28,7 @@ as_printed "$without_backends" &
 one_line=$!
 tests='operations elementwise rows products layout convolution causal_convolution batchnorm random attention softmax_attention
        gates delta_rule lsh_attention features rotary recurrent ctc vectors layers generation qwen3_next params optim muon schedule_free
-       losses checkpoint
+       losses mixture checkpoint
        distributed file tape recompute replay recovery sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
@@ -44,7 +44,7 @@ rm -r ext build
 as_printed "$nucleus" &
 one_line=$!
 tests='operations elementwise rows products layout causal_convolution random attention softmax_attention
-       decay_gradient params optim checkpoint file tape sampling math'
+       decay_gradient params optim checkpoint file tape math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task
 wait $one_line

@@ -375,10 +375,6 @@ static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
         { S(5, 7, 11, 16), INTEGERS(16, 5, 7, 11), WEIGHTS(5, 7, 11) })                            \
     ROW(weighted_cross_entropy, op_cross_entropy(tape, x[0], x[1], x[2]), UNMEASURED,              \
         { S(6, 19), INTEGERS(19, 6), WEIGHTS(6) }, { S(37, 11), INTEGERS(11, 37), WEIGHTS(37) })   \
-    ROW(discretized_logistic_mixture, op_discretized_logistic_mixture(tape, x[0], x[1]),           \
-        UNMEASURED, { S(5, 3), INTEGERS(256, 5) }, { S(5, 51), INTEGERS(256, 5) },                 \
-        { S(3, 2, 2, 12), INTEGERS(256, 3, 2, 2) }, { S(37, 30), INTEGERS(256, 37) },              \
-        { S(300, 3), INTEGERS(256, 300) }, { S(3, 3300), INTEGERS(256, 3) })                       \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \

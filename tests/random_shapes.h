@@ -52,7 +52,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
                              INTEGERS((int32_t)(1 + M_ % 16), B_, N_ + 1, H_),                     \
                              WEIGHTS(B_, N_ + 1, H_) })                                            \
     ROW(weighted_cross_entropy, { S(N_ + 1, M_), INTEGERS((int32_t)M_, N_ + 1), WEIGHTS(N_ + 1) }) \
-    ROW(discretized_logistic_mixture, { S(N_, 3 * M_), INTEGERS(256, N_) })                        \
     ROW(embedding, { P(M_, K_), INTEGERS((int32_t)M_, B_, N_) }) ROW(reshape, { S(3, 2, 5) })      \
     ROW(scatter_add, { S(B_, N_, M_), INTEGERS(7, B_, N_) })                                       \
     ROW(transpose, { S(N_, M_, H_) }) ROW(transpose_middle, { S(B_, N_, M_, H_) })                 \

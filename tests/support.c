@@ -326,6 +326,29 @@ Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config)
                                           .schedule = config.schedule });
 }
 
+void assert_counts(const int64_t *counts, const double *probability, int classes, int64_t all)
+{
+    double square = 0, rest = 0, rest_expected = 0;
+    int n = -1;
+    for (int c = 0; c < classes; c++) {
+        const double expected = probability[c] * (double)all;
+        if (expected < 5) {
+            rest += (double)counts[c];
+            rest_expected += expected;
+            continue;
+        }
+        square += pow((double)counts[c] - expected, 2) / expected;
+        n++;
+    }
+    if (rest_expected >= 5) {
+        square += pow(rest - rest_expected, 2) / rest_expected;
+        n++;
+    }
+    const double normal = (cbrt(square / n) - (1 - 2 / (9.0 * n))) / sqrt(2 / (9.0 * n));
+    ck_assert_msg(normal < 4.3, "chi square is %g with %d degrees of freedom", square, n);
+    ck_assert_double_le(rest, 5 * rest_expected + 10);
+}
+
 void assert_exhausted(void)
 {
     ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s", tapegrad_error());

@@ -194,6 +194,10 @@ typedef struct TestConfig {
 TransformerConfig test_config(Params *params, TestConfig config);
 const AttentionKind *test_attention(Params *params, TestKind kind);
 #endif
+/* Fails unless the counts fit the probabilities. Chi square over the classes with an expectation of
+ * at least 5, and one class of all others, must stay below the value that chance exceeds once in
+ * 1e5 times (Wilson and Hilferty 1931: the cube root of chi square / n is normal). */
+void assert_counts(const int64_t *counts, const double *probability, int classes, int64_t all);
 
 /* Fails unless the last error is exhausted memory. */
 void assert_exhausted(void);

@@ -40,7 +40,6 @@ const Kernels cpu_kernels = {
     .transpose = transpose_cpu,
     /* convolution */
     /* losses */
-    /* sampling */
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
     .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
@@ -101,11 +100,6 @@ const Kernels cpu_bf16_kernels = {
     .cross_entropy_backward = cross_entropy_backward_bf16,
     .mean_squared_error_forward = mean_squared_error_forward_bf16,
     .mean_squared_error_backward = mean_squared_error_backward_bf16,
-    .logistic_mixture_forward = logistic_mixture_forward_bf16,
-    .logistic_mixture_backward = logistic_mixture_backward_bf16,
-    /* sampling */
-    .sample = sample_bf16,
-    .sample_logistic_mixture = sample_logistic_mixture_bf16,
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_bf16,
     .causal_linear_attention_backward = causal_linear_attention_backward_bf16,

@@ -318,6 +318,27 @@ MATH_FUNCTION Real real_cos(Real x)
     return math_any_sine(x, 1);
 }
 
+/* e^x = fraction 2^exponent, as math_exp, but bitwise the same on every device and with every
+ * compiler, as random choices are: a product that is added to is an explicit fmaf, which some
+ * compilers would contract and some not. For -87 <= x <= 88; fraction is between about
+ * sqrt(1/2) and sqrt 2. */
+typedef struct ExactExp {
+    float fraction;
+    int32_t exponent;
+} ExactExp;
+
+MATH_FUNCTION ExactExp exact_exp(float x)
+{
+    const float shift = 0x3p22f, shifted = fmaf(x, 1.44269504f, shift), k = shifted - shift;
+    const float r = fmaf(k, 2.12194440e-4f, fmaf(k, -0.693359375f, x));
+    float p = fmaf(0.00138683163f, r, 0.00836642366f);
+    p = fmaf(p, r, 0.0416674651f);
+    p = fmaf(p, r, 0.16666545f);
+    p = fmaf(p, r, 0.49999997f);
+    ExactExp result = { 1 + fmaf(r * r, p, r), (int32_t)k };
+    return result;
+}
+
 /* l = ln sum_c e^x_c of a row, as the sum of max = max_c x_c and log_sum = ln sum_c e^(x_c - max).
  * One Real would round log_sum to the digits that max leaves. */
 typedef struct LogSumExp {

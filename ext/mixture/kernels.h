@@ -1,10 +1,9 @@
-/* One pixel under one logistic distribution, shared by op_discretized_logistic_mixture and
- * op_sample_logistic_mixture; discretized_logistic_mixture.c has the derivation. */
-#ifndef TAPEGRAD_OPS_SHARED_LOGISTIC_MIXTURE_H
-#define TAPEGRAD_OPS_SHARED_LOGISTIC_MIXTURE_H
+/* The mixture's kernels, and one pixel under one logistic distribution; mixture.c has the
+ * derivation. */
+#ifndef TAPEGRAD_MIXTURE_KERNELS_H
+#define TAPEGRAD_MIXTURE_KERNELS_H
 
-#include "autograd/tape.h"
-#include "ops/shared/math.h"
+#include "extend.h"
 
 enum { PIXELS = 256, MIN_LOG_SCALE = -7 };
 
@@ -97,16 +96,60 @@ MATH_FUNCTION Real posterior_probability(Real logit, Real log_p, MixtureSums s)
     return real_exp(log_probability(logit - s.A.max + log_p, s.B));
 }
 
-#ifndef __cplusplus
-/* Raises in the operation's name unless parameters is [..., 3 K]. */
-static inline void check_mixture(Tape *tape, const char *operation, const Tensor *parameters)
+/* -------------------------------------------------------------------------------------- a pixel
+ * Bitwise the same on every device and with every compiler, as op_sample's symbols. */
+
+/* ln x, as math_log of ops/shared/math.h, for normal x > 0 */
+MATH_FUNCTION float exact_log(float x)
 {
-    if (parameters->shape.rank < 1 || shape_columns(parameters->shape) % 3 != 0)
-        tape_error(tape,
-                   "%s: parameters %s, expected [..., 3 K]: the logits, the means and the "
-                   "logarithms of the scales of K distributions",
-                   operation, tensor_text(parameters).text);
+    const int32_t root_half = 0x3f3504f3;
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const float k = (float)((bits - root_half) >> 23);
+    bits = ((bits - root_half) & 0x7fffff) + root_half;
+    memcpy(&x, &bits, sizeof x);
+    const float f = x - 1, s = f / (2 + f), z = s * s;
+    const float r = fmaf(fmaf(0.298714608f, z, 0.399775684f), z, 0.666667759f);
+    return fmaf(k, 0.693359375f, f - fmaf(s, fmaf(-z, r, f), k * 2.12194440e-4f));
 }
-#endif
+
+/* The pixel nearest to mean + e^s ln(v / (1 - v)), v = (word + 1/2) 2^-32, s = log_scale clamped to
+ * [-7, 64]: -7 as in op_discretized_logistic_mixture; above 64 no pixel changes. */
+MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)
+{
+    const int64_t part = 2 * (int64_t)word + 1, whole = (int64_t)1 << 33;
+    const float log_odds = exact_log((float)part / (float)(whole - part));
+    const float s = log_scale > MIN_LOG_SCALE ? (float)log_scale : MIN_LOG_SCALE;
+    const ExactExp e = exact_exp(s < 64 ? s : 64);
+    const int32_t bits = (e.exponent + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    float x = fmaf(e.fraction * power, log_odds, (float)mean);
+    x = x > -1 ? x : -1;
+    x = x < 1 ? x : 1;
+    return (int32_t)fmaf(x, 127.5f, 128); /* (x + 1) 255 / 2, to the nearest */
+}
+
+/* The third word of the Philox counter of which op_sample's row r has used the first two; start: of
+ * tape_random_start. */
+MATH_FUNCTION uint32_t pixel_word(Random random, const uint64_t *start, int64_t r)
+{
+    const uint64_t counter = random.counter + (start ? *start : 0);
+    return philox(random.seed, random.stream, counter + (uint64_t)r).word[2];
+}
+
+typedef struct MixtureKernels {
+    /* out [] = the loss, sums [R] of the pixels; parameters [R, 3 K], targets [R] */
+    void (*forward)(Real *out, MixtureSums *sums, const Real *parameters, const int32_t *targets,
+                    int64_t R, int64_t K);
+    /* d [R, 3 K] <- the gradient by parameters, from dout [] */
+    void (*backward)(Gradient d, const Real *dout, const MixtureSums *sums, const Real *parameters,
+                     const int32_t *targets, int64_t R, int64_t K);
+    /* out [R] = a pixel of component k [R] of each mixture */
+    void (*sample)(int32_t *out, const int32_t *k, const Real *parameters, Random random,
+                   const uint64_t *start, int64_t R, int64_t K);
+} MixtureKernels;
+extern const MixtureKernels mixture_plain, mixture_cuda;
+C_FUNCTION const MixtureKernels *mixture_kernels(const Tensor *tensor);
 
 #endif

@@ -1,5 +1,5 @@
-/* Sampling: op_sample, op_sample_logistic_mixture and op_random_normal. */
-#include "ops/sampling/sampling.h"
+/* Sampling: op_sample and op_random_normal. */
+#include "ext/sampling/kernels.h"
 #include "tests/support.h"
 
 #include <math.h>
@@ -194,32 +194,6 @@ TEST(rows_without_an_ordinary_choice)
 
 /* -------------------------------------------------------------------------------- distributions */
 
-/* Fails unless the counts fit the probabilities. Chi square over the classes with an expectation of
- * at least 5, and one class of all others, must stay below the value that chance exceeds once in
- * 1e5 times (Wilson and Hilferty 1931: the cube root of chi square / n is normal). */
-static void check_counts(const int64_t *counts, const double *probability, int classes, int64_t all)
-{
-    double square = 0, rest = 0, rest_expected = 0;
-    int n = -1;
-    for (int c = 0; c < classes; c++) {
-        const double expected = probability[c] * (double)all;
-        if (expected < 5) {
-            rest += (double)counts[c];
-            rest_expected += expected;
-            continue;
-        }
-        square += pow((double)counts[c] - expected, 2) / expected;
-        n++;
-    }
-    if (rest_expected >= 5) {
-        square += pow(rest - rest_expected, 2) / rest_expected;
-        n++;
-    }
-    const double normal = (cbrt(square / n) - (1 - 2 / (9.0 * n))) / sqrt(2 / (9.0 * n));
-    ck_assert_msg(normal < 4.3, "chi square is %g with %d degrees of freedom", square, n);
-    ck_assert_double_le(rest, 5 * rest_expected + 10);
-}
-
 /* The same row, `times` times. */
 static Real *repeated(const Real *row, int64_t count, int64_t times)
 {
@@ -247,59 +221,8 @@ TEST(symbols_follow_their_probabilities)
             probability[c] /= sum;
         for (int r = 0; r < DRAWS; r++)
             counts[symbols[r]]++;
-        check_counts(counts, probability, C, DRAWS);
+        assert_counts(counts, probability, C, DRAWS);
     }
-}
-
-TEST(pixels_follow_their_probabilities)
-{
-    static const Real mixtures[][9] = {
-        { 0, 1, (Real)-0.5, (Real)-0.8, (Real)0.1, (Real)0.6, -3, -2, -4 },
-        { 0, 0, 0, -1, 1, (Real)0.4, -1, -3, 1 },
-        { 0, 0, -3, 0, (Real)0.5, (Real)-0.5, -7, -9, (Real)-4.5 },
-    };
-    for (int m = 0; m < 3; m++) {
-        const Real *p = mixtures[m], *rows = repeated(p, 9, DRAWS);
-        begin();
-        tape_seed(tape, 12);
-        Tensor *out = op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(DRAWS, 9)));
-        const int32_t *pixels = test_integers(out);
-        int64_t counts[256] = { 0 };
-        double probability[256];
-        for (int r = 0; r < DRAWS; r++) {
-            ck_assert(pixels[r] >= 0 && pixels[r] < 256);
-            counts[pixels[r]]++;
-        }
-        for (int32_t pixel = 0; pixel < 256; pixel++, tape_reset(tape)) {
-            Tensor *loss = op_discretized_logistic_mixture(tape, tape_input(tape, p, shape(1, 9)),
-                                                           tape_input_i32(tape, &pixel, shape(1)));
-            probability[pixel] = exp(-tensor_item(loss));
-        }
-        check_counts(counts, probability, 256, DRAWS);
-        tape_free(tape);
-    }
-}
-
-/* Any parameters give a valid pixel. */
-TEST(pixels_of_extreme_mixtures)
-{
-    const Real infinite = (Real)INFINITY, nan = (Real)NAN;
-    const Real rows[][3] = { { 0, 10000, -50 },   { 0, -10000, 2 },      { 0, 0, 10000 },
-                             { 0, nan, 0 },       { nan, 0, nan },       { -infinite, 1, -7 },
-                             { 0, infinite, 0 },  { 0, 0, infinite },    { 0, -infinite, infinite },
-                             { 0, 0, -infinite }, { 0, (Real)1e38, 50 }, { 0, (Real)-1e38, -50 } };
-    enum { R = sizeof rows / sizeof *rows };
-    begin();
-    for (int times = 0; times < 50; times++, tape_reset(tape)) {
-        Tensor *x = tape_input(tape, rows[0], shape(R, 3));
-        const int32_t *pixels = test_integers(op_sample_logistic_mixture(tape, x));
-        for (int r = 0; r < R; r++)
-            ck_assert(pixels[r] >= 0 && pixels[r] < 256);
-        ck_assert(pixels[0] == 255 && pixels[1] == 0);
-        ck_assert(pixels[2] == 0 || pixels[2] == 255);
-        ck_assert(pixels[10] == 255 && pixels[11] == 0);
-    }
-    tape_free(tape);
 }
 
 /* ---------------------------------------------------------------------------- seeds and devices */
@@ -324,9 +247,6 @@ TEST(a_seed_repeats_its_choices)
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
     op_sample(tape, x, (Sampling){ .temperature = 0 });
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
-    Tensor *mixture = tape_input(tape, logits, shape(C, 6));
-    ck_assert(shape_equal(op_sample_logistic_mixture(tape, mixture)->shape, shape(C)));
-    ck_assert_uint_eq(tape_random(tape).counter, 2 * R + C);
     tape_free(tape);
 }
 
@@ -344,10 +264,6 @@ static void compare_choices(Precision precision, int64_t R, int64_t C)
     for (int i = 0; i < SAMPLINGS; i++)
         ck_assert_mem_eq(test_integers(op_sample(on_cpu, cpu_logits, samplings[i])),
                          test_integers(op_sample(on_device, device_logits, samplings[i])),
-                         (size_t)R * sizeof(int32_t));
-    if (C % 3 == 0)
-        ck_assert_mem_eq(test_integers(op_sample_logistic_mixture(on_cpu, cpu_logits)),
-                         test_integers(op_sample_logistic_mixture(on_device, device_logits)),
                          (size_t)R * sizeof(int32_t));
     ck_assert_uint_eq(tape_random(on_cpu).counter, tape_random(on_device).counter);
     tape_free(on_cpu);
@@ -373,18 +289,11 @@ TEST(choices_are_the_same_everywhere)
         rows[i] = (Real)(i * 37 % 1009 - 500) / 128;
     const int32_t *symbols =
         sampled(test_device(), rows, R, C, (Sampling){ .temperature = 1, .top_p = 0.75 }, 21);
-    begin();
-    tape_seed(tape, 22);
-    for (int i = 0; i < R * 6; i++)
-        rows[i] = (Real)(i * 37 % 1009 - 500) / (i % 6 < 4 ? 512 : 128);
-    const int32_t *pixels =
-        test_integers(op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(R, 6))));
     uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
-    for (int i = 0; i < 2 * R; i++)
-        hash = (hash ^ (uint64_t)(i < R ? symbols[i] : pixels[i - R])) * 0x100000001B3u;
-    ck_assert_msg(hash == 0x8BA8B1B149B53324u, "the choices are others: 0x%016llX",
+    for (int i = 0; i < R; i++)
+        hash = (hash ^ (uint64_t)symbols[i]) * 0x100000001B3u;
+    ck_assert_msg(hash == 0x9B4459950E5FD80Fu, "the choices are others: 0x%016llX",
                   (unsigned long long)hash);
-    tape_free(tape);
 }
 
 /* ---------------------------------------------------------------------------------- on the tape */
@@ -392,7 +301,7 @@ TEST(choices_are_the_same_everywhere)
 /* A Markov chain: a symbol selects a row of the weight as logits of the next symbol. */
 typedef struct Chain {
     Tape *tape;
-    Tensor *logits, *weight, *symbols[3], *pixels;
+    Tensor *logits, *weight, *symbols[3];
 } Chain;
 
 enum { CHAINS = 7, SYMBOLS = 12 };
@@ -419,7 +328,6 @@ static void chain_step(void *context)
         chain->symbols[i] = op_sample(chain->tape, logits, sampling);
         logits = op_embedding(chain->tape, chain->weight, chain->symbols[i]);
     }
-    chain->pixels = op_sample_logistic_mixture(chain->tape, logits);
 }
 
 TEST(replayed_steps_choose_the_same)
@@ -435,8 +343,6 @@ TEST(replayed_steps_choose_the_same)
         for (int i = 0; i < 3; i++)
             ck_assert_mem_eq(test_integers(eager.symbols[i]), test_integers(replayed.symbols[i]),
                              CHAINS * sizeof(int32_t));
-        ck_assert_mem_eq(test_integers(eager.pixels), test_integers(replayed.pixels),
-                         CHAINS * sizeof(int32_t));
     }
     ck_assert_uint_eq(tape_random(eager.tape).counter, tape_random(replayed.tape).counter);
     tape_free(eager.tape);
@@ -548,7 +454,7 @@ TEST(recovery_from_exhausted_memory)
 {
     enum { R = 6, C = 9 };
     const Real *logits = test_normal(1, R * C);
-    int32_t *symbols = NULL, *pixels = NULL;
+    int32_t *symbols = NULL;
     begin();
     bool happened = true;
     int failures = 0;
@@ -562,18 +468,14 @@ TEST(recovery_from_exhausted_memory)
             device_fail_allocation(failing);
         Tensor *x = tape_input(tape, logits, shape(R, C));
         Tensor *first = op_sample(tape, x, (Sampling){ .temperature = 1, .top_k = 3 });
-        Tensor *second = op_sample_logistic_mixture(tape, x);
         op_random_normal(tape, shape(R));
         happened = device_fail_allocation(0);
         failures += happened;
         tapegrad_on_error(NULL, NULL);
-        ck_assert_uint_eq(tape_random(tape).counter, 2 * R + (R + 3) / 4);
-        if (symbols) {
+        ck_assert_uint_eq(tape_random(tape).counter, R + (R + 3) / 4);
+        if (symbols)
             ck_assert_mem_eq(symbols, test_integers(first), R * sizeof *symbols);
-            ck_assert_mem_eq(pixels, test_integers(second), R * sizeof *pixels);
-        }
         symbols = test_integers(first);
-        pixels = test_integers(second);
         ck_assert_int_lt(failing, 50);
     }
     ck_assert_int_gt(failures, 2);
@@ -586,8 +488,7 @@ TEST(no_gradient_passes)
     tape_set_recording(tape, true);
     Tensor *x = tape_variable(tape, test_normal(1, 12), shape(2, 6));
     Tensor *symbols = op_sample(tape, x, (Sampling){ .temperature = 1 });
-    Tensor *pixels = op_sample_logistic_mixture(tape, x);
-    ck_assert(!symbols->requires_grad && !pixels->requires_grad);
+    ck_assert(!symbols->requires_grad);
     tape_backward(tape, op_cross_entropy(tape, x, symbols, NULL));
     tape_free(tape);
 }
@@ -618,11 +519,6 @@ TEST(misuse_raises)
                             (Sampling){ .temperature = 1 }));
     assert_raises("shape: size 1 is 0, expected at least 1",
                   op_random_normal(tape, (Shape){ 2, { 3, 0 } }));
-    assert_raises("op_sample_logistic_mixture: parameters is NULL",
-                  op_sample_logistic_mixture(tape, NULL));
-    assert_raises("op_sample_logistic_mixture: parameters is [4,5], expected [..., 3 K]: the "
-                  "logits, the means and the logarithms of the scales of K distributions",
-                  op_sample_logistic_mixture(tape, x));
     tape_free(tape);
 }
 

@@ -1,8 +1,8 @@
 /* random_normal: n standard normal numbers, four per Philox block, by Box and Muller (1958) as in
  * tensor/philox.h. Element i is number i % 4 of the block i / 4 after the generator's state, on any
  * thread. No gradient flows: the numbers are constants, and no node is recorded. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ext/sampling/kernels.h"
+#include "ext/sampling/sampling.h"
 
 void draw_normal_plain(Real *out, Random random, const uint64_t *start, int64_t n)
 {
@@ -21,6 +21,6 @@ Tensor *op_random_normal(Tape *tape, Shape shape)
     Tensor *out = tape_tensor(tape, shape);
     const int64_t n = tensor_count(out);
     const Random random = tape_draw(tape, (n + 3) / 4);
-    kernels_of(out)->draw_normal(out->data, random, tape_random_start(tape), n);
+    sampling_kernels(out)->normal(out->data, random, tape_random_start(tape), n);
     return out;
 }

@@ -24,14 +24,21 @@
  *   posterior_k = e^(logit_k + ln P_k - B) = dB / dlogit_k = dB / dln P_k
  *   dlogit_k <- g (prior_k - posterior_k)
  *   dmean_k <- -g posterior_k d ln P_k / dmean_k     and dlog scale_k likewise
- * Saved for the backward pass: A and B, four values per pixel (`sums`). */
-#include "ops/kernels.h"
-#include "ops/shared/indices.h"
-#include "ops/shared/logistic_mixture.h"
-#include "ops/shared/rows.h"
+ * Saved for the backward pass: A and B, four values per pixel (`sums`).
+ *
+ * sample_logistic_mixture: one pixel from each mixture, from two random numbers u and v, uniform in
+ * (0, 1):
+ *   k is chosen from the logits by u, by op_sample
+ *   x = mean_k + e^s_k ln(v / (1 - v))     s = log scale, clamped to [-7, 64]
+ *   out = the p in 0 to 255 for which 2 p / 255 - 1 is nearest to x
+ * This inverts the logistic distribution function: x < y if and only if
+ * ln(v / (1 - v)) < (y - mean) e^-s, which has probability 1 / (1 + e^-((y - mean) e^-s)). */
+#include "ext/mixture/mixture.h"
+#include "ext/mixture/kernels.h"
+#include "ext/sampling/sampling.h"
 
-void logistic_mixture_forward_plain(Real *out, MixtureSums *sums, const Real *parameters,
-                                    const int32_t *targets, int64_t R, int64_t K)
+static void mixture_forward_plain(Real *out, MixtureSums *sums, const Real *parameters,
+                                  const int32_t *targets, int64_t R, int64_t K)
 {
     EACH_ROW(r, R, 40 * K) {
         const Real *logit = parameters + r * 3 * K, *mean = logit + K, *log_scale = mean + K;
@@ -48,9 +55,9 @@ void logistic_mixture_forward_plain(Real *out, MixtureSums *sums, const Real *pa
     *out = (Real)(sum / (double)R);
 }
 
-void logistic_mixture_backward_plain(Gradient d, const Real *dout, const MixtureSums *sums,
-                                     const Real *parameters, const int32_t *targets, int64_t R,
-                                     int64_t K)
+static void mixture_backward_plain(Gradient d, const Real *dout, const MixtureSums *sums,
+                                   const Real *parameters, const int32_t *targets, int64_t R,
+                                   int64_t K)
 {
     const Real g = *dout / (Real)R;
     EACH_ROW(r, R, 40 * K)
@@ -65,33 +72,70 @@ void logistic_mixture_backward_plain(Gradient d, const Real *dout, const Mixture
         }
 }
 
-static void logistic_mixture_backward(Node *node)
+static void mixture_sample_plain(int32_t *out, const int32_t *k, const Real *parameters,
+                                 Random random, const uint64_t *start, int64_t R, int64_t K)
+{
+    EACH_ROW(r, R, 40) {
+        const Real *p = parameters + r * 3 * K + k[r];
+        out[r] = logistic_pixel(p[K], p[2 * K], pixel_word(random, start, r));
+    }
+}
+
+const MixtureKernels mixture_plain = { mixture_forward_plain, mixture_backward_plain,
+                                       mixture_sample_plain };
+
+static void mixture_backward(Node *node)
 {
     Tensor *parameters = node->inputs[0], *targets = node->inputs[1];
-    kernels_of(parameters)
-        ->logistic_mixture_backward(tape_contribution(node, parameters), tape_upstream(node, 0),
-                                    (const MixtureSums *)node->saved[0]->data, parameters->data,
-                                    targets->integers, tensor_count(targets),
-                                    shape_columns(parameters->shape) / 3);
+    mixture_kernels(parameters)
+        ->backward(tape_contribution(node, parameters), tape_upstream(node, 0),
+                   (const MixtureSums *)node->saved[0]->data, parameters->data, targets->integers,
+                   tensor_count(targets), shape_columns(parameters->shape) / 3);
+}
+
+/* Raises in the operation's name unless parameters is [..., 3 K]. */
+static void mixture_check(Tape *tape, const char *operation, const Tensor *parameters)
+{
+    if (parameters->shape.rank < 1 || shape_columns(parameters->shape) % 3 != 0)
+        tape_error(tape,
+                   "%s: parameters %s, expected [..., 3 K]: the logits, the means and the "
+                   "logarithms of the scales of K distributions",
+                   operation, tensor_text(parameters).text);
 }
 
 Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets)
 {
     tape_use(tape, "op_discretized_logistic_mixture: parameters", parameters);
-    check_mixture(tape, "op_discretized_logistic_mixture", parameters);
+    mixture_check(tape, "op_discretized_logistic_mixture", parameters);
     tape_use_i32(tape, "op_discretized_logistic_mixture: targets", targets);
     check_one_per_row(tape, "op_discretized_logistic_mixture: targets", targets, parameters,
                       "parameters");
     op_check_indices(tape, "op_discretized_logistic_mixture: targets", targets, 0, PIXELS - 1,
                      "the values of a pixel");
+    parameters = op_cast(tape, parameters, TENSOR_REAL);
     const int64_t R = tensor_count(targets), K = shape_columns(parameters->shape) / 3;
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *sums = tape_tensor(tape, shape(R, 4));
-    kernels_of(parameters)
-        ->logistic_mixture_forward(out->data, (MixtureSums *)sums->data, parameters->data,
-                                   targets->integers, R, K);
+    mixture_kernels(parameters)
+        ->forward(out->data, (MixtureSums *)sums->data, parameters->data, targets->integers, R, K);
     tape_record(tape,
-                (Node){ "op_discretized_logistic_mixture", logistic_mixture_backward,
+                (Node){ "op_discretized_logistic_mixture", mixture_backward,
                         .inputs = { parameters, targets }, .outputs = { out }, .saved = { sums } });
+    return out;
+}
+
+Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
+{
+    tape_use(tape, "op_sample_logistic_mixture: parameters", parameters);
+    mixture_check(tape, "op_sample_logistic_mixture", parameters);
+    parameters = op_cast(tape, parameters, TENSOR_REAL);
+    const int64_t R = shape_rows(parameters->shape), K = shape_columns(parameters->shape) / 3;
+    const Random random = tape_draw(tape, 0); /* where op_sample's draws begin */
+    Tensor *logits = op_slice(tape, parameters, -1, 0, K);
+    Tensor *k = op_sample(tape, logits, (Sampling){ .temperature = 1 });
+    Tensor *out = bounded_integers(tape, k->shape, PIXELS - 1);
+    mixture_kernels(parameters)
+        ->sample(out->integers, k->integers, parameters->data, random, tape_random_start(tape), R,
+                 K);
     return out;
 }

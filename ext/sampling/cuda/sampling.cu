@@ -1,18 +1,15 @@
-/* Choice of a row's symbol on CUDA: see ops/sampling/sample.c. A row is processed by LANES threads,
- * a warp or a block of THREADS, as in ops/cuda/shared/rows.cuh; all of them must call. */
-#ifndef TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
-#define TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
-
+/* op_sample on CUDA: see ext/sampling/sample.c. A row is processed by LANES threads, a warp or a
+ * block of THREADS, as in ops/cuda/shared/rows.cuh; all of them must call. And normal numbers. */
+#include "ext/sampling/kernels.h"
 #include "ops/cuda/shared/rows.cuh"
-#include "ops/kernels.h"
 
-template <typename T> struct Row {
-    const T *logits;
+struct Row {
+    const Real *logits;
     int64_t C;
     Real largest, temperature;
 };
 
-template <typename T> __device__ static inline uint64_t weight_of(const Row<T> &row, Real logit)
+__device__ static inline uint64_t weight_of(const Row &row, Real logit)
 {
     return symbol_weight(logit, row.largest, row.temperature);
 }
@@ -23,8 +20,8 @@ template <int LANES> __device__ static inline uint64_t count_of_row(uint64_t val
 }
 
 /* keep_largest of sample.c. Each thread counts its own symbols in its own column of `has`. */
-template <int LANES, typename T>
-__device__ static KeptSymbols keep_largest(const Row<T> &row, bool by_weight, uint64_t wanted)
+template <int LANES>
+__device__ static KeptSymbols keep_largest(const Row &row, bool by_weight, uint64_t required)
 {
     enum { DIGIT = 4, VALUES = 1 << DIGIT };
     __shared__ uint64_t has[VALUES][THREADS];
@@ -34,7 +31,7 @@ __device__ static KeptSymbols keep_largest(const Row<T> &row, bool by_weight, ui
         for (int value = 0; value < VALUES; value++)
             has[value][threadIdx.x] = 0;
         LANE_FOR(c, row.C, LANES) {
-            const Real logit = load(&row.logits[c]);
+            const Real logit = row.logits[c];
             const LogitKey key = logit_key(logit);
             if ((key ^ found) >> shift >> DIGIT == 0)
                 has[key >> shift & (VALUES - 1)][threadIdx.x] +=
@@ -42,14 +39,14 @@ __device__ static KeptSymbols keep_largest(const Row<T> &row, bool by_weight, ui
         }
         int value = VALUES - 1;
         uint64_t here = count_of_row<LANES>(has[value][threadIdx.x]);
-        while (above + here < wanted) {
+        while (above + here < required) {
             above += here;
             here = count_of_row<LANES>(has[--value][threadIdx.x]);
         }
         found |= (LogitKey)value << shift;
     }
     const uint64_t each = by_weight ? weight_of(row, logit_of_key(found)) : 1;
-    KeptSymbols kept = { found, (wanted - above + each - 1) / each };
+    KeptSymbols kept = { found, (required - above + each - 1) / each };
     return kept;
 }
 
@@ -65,13 +62,12 @@ struct Stretch {
 };
 
 /* The stretch of symbols first, first + step, ... below end. */
-template <typename T>
-__device__ static inline Stretch add_stretch(const Row<T> &row, KeptSymbols kept, int64_t first,
+__device__ static inline Stretch add_stretch(const Row &row, KeptSymbols kept, int64_t first,
                                              int64_t end, int step)
 {
     Stretch stretch = { 0, 0 };
     for (int64_t c = first; c < end; c += step) {
-        const Real logit = load(&row.logits[c]);
+        const Real logit = row.logits[c];
         const LogitKey key = logit_key(logit);
         stretch.weight += key > kept.key ? weight_of(row, logit) : 0;
         stretch.ties += key == kept.key;
@@ -81,8 +77,7 @@ __device__ static inline Stretch add_stretch(const Row<T> &row, KeptSymbols kept
 
 /* A warp scans its part of the row, 32 symbols at a time, up to the first symbol at which the
  * prefix sum exceeds the limit; `before` is the stretch before the part. */
-template <typename T>
-__device__ static inline int64_t find_in_part(const Row<T> &row, KeptSymbols kept, uint64_t limit,
+__device__ static inline int64_t find_in_part(const Row &row, KeptSymbols kept, uint64_t limit,
                                               Stretch before, int64_t start)
 {
     const int lane = threadIdx.x % WARP;
@@ -106,8 +101,8 @@ __device__ static inline int64_t find_in_part(const Row<T> &row, KeptSymbols kep
 }
 
 /* Returns the symbol to the warp that finds it, -1 to the others. */
-template <int LANES, typename T>
-__device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept, uint64_t uniform)
+template <int LANES>
+__device__ static inline int64_t find_symbol(const Row &row, KeptSymbols kept, uint64_t uniform)
 {
     enum { WARPS = LANES / WARP };
     const int warp = threadIdx.x % LANES / WARP;
@@ -140,13 +135,13 @@ __device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept
     return find_in_part(row, kept, limit, before, start);
 }
 
-/* sample_row of sample.c; returns the symbol to the warp that finds it, -1 to the others. */
-template <int LANES, typename T>
-__device__ static inline int64_t choose_symbol(const T *logits, int64_t C, const Sampler &sampler,
-                                               uint64_t uniform)
+/* sample_symbol of sample.c; returns the symbol to the warp that finds it, -1 to the others. */
+template <int LANES>
+__device__ static inline int64_t choose_symbol(const Real *logits, int64_t C,
+                                               const Sampler &sampler, uint64_t uniform)
 {
     const Real largest = at_least_finite(max_of_row<LANES>(logits, C));
-    const Row<T> row = { logits, C, largest, sampler.temperature };
+    const Row row = { logits, C, largest, sampler.temperature };
     KeptSymbols kept = { 0, 0 };
     if (sampler.greedy)
         kept = { logit_key(largest), 1 };
@@ -162,4 +157,37 @@ __device__ static inline int64_t choose_symbol(const T *logits, int64_t C, const
     return find_symbol<LANES>(row, kept, uniform);
 }
 
-#endif
+template <typename T, int LANES>
+__global__ void sample_rows(int32_t *out, const T *logits, Sampler sampler, int64_t R, int64_t C)
+{
+    ROW_FOR(r, R, LANES) {
+        const uint64_t uniform = sampler_uniform(&sampler, r);
+        const int64_t symbol = choose_symbol<LANES>(logits + r * C, C, sampler, uniform);
+        if (symbol >= 0 && threadIdx.x % WARP == 0)
+            out[r] = (int32_t)symbol;
+    }
+}
+
+/* One thread per Philox block, that is, four elements. */
+__global__ void draw_normal(Real *out, Random random, const uint64_t *start, int64_t n)
+{
+    const uint64_t counter = random.counter + (start ? *start : 0);
+    GRID_FOR(block, (n + 3) / 4) {
+        double normal[4];
+        philox_normal(philox(random.seed, random.stream, counter + (uint64_t)block), normal);
+        for (int k = 0; k < 4 && 4 * block + k < n; k++)
+            out[4 * block + k] = (Real)normal[k];
+    }
+}
+
+static void sample_cuda(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+{
+    LAUNCH_ROWS(sample_rows, Real, R, C, out, logits, sampler, R, C);
+}
+
+static void draw_normal_cuda(Real *out, Random random, const uint64_t *start, int64_t n)
+{
+    LAUNCH(draw_normal, blocks_for((n + 3) / 4), THREADS, 0, out, random, start, n);
+}
+
+const SamplingKernels sampling_cuda = { sample_cuda, draw_normal_cuda };

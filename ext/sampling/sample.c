@@ -12,9 +12,8 @@
  * is found digit by digit from the highest on. A pass over the row adds up, per value of the digit,
  * the number or the weights of the symbols whose keys have this value and the digits found before.
  * The weight of -infinity and NaN is 0; if all weights of a row are 0, the symbol is 0. */
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
-#include "ops/shared/rows.h"
+#include "ext/sampling/kernels.h"
+#include "ext/sampling/sampling.h"
 
 typedef struct SymbolRow {
     const Real *logits;
@@ -66,7 +65,8 @@ static int64_t add_weights(const SymbolRow *row, KeptSymbols kept, uint64_t limi
     return 0;
 }
 
-int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform)
+static int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler,
+                             uint64_t uniform)
 {
     const Real max = at_least_finite(row_max(logits, C));
     const SymbolRow row = { logits, C, max, sampler->temperature };
@@ -84,19 +84,13 @@ int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uin
     return add_weights(&row, kept, product_high(uniform, total), &total);
 }
 
-void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+static void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
     EACH_ROW(r, R, 2 * C)
-        out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler,
-                                        uniform_of_draw(sampler_draw(&sampler, r)));
+        out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler, sampler_uniform(&sampler, r));
 }
 
-Sampler sampler_new(Tape *tape, int64_t R)
-{
-    return (Sampler){ .random = tape_draw(tape, R),
-                      .start = tape_random_start(tape),
-                      .temperature = 1 };
-}
+const SamplingKernels sampling_plain = { sample_plain, draw_normal_plain };
 
 static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
 {
@@ -119,16 +113,18 @@ static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
 Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
 {
     check_sampling(tape, logits, sampling);
+    logits = op_cast(tape, logits, TENSOR_REAL);
     const int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = bounded_integers(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
     const Real temperature = (Real)sampling.temperature;
     const bool greedy = temperature == 0;
-    Sampler sampler = sampler_new(tape, greedy ? 0 : R);
-    sampler.greedy = greedy;
-    sampler.temperature = greedy ? 1 : temperature;
-    sampler.top_k = sampling.top_k;
+    Sampler sampler = { .random = tape_draw(tape, greedy ? 0 : R),
+                        .start = tape_random_start(tape),
+                        .greedy = greedy,
+                        .temperature = greedy ? 1 : temperature,
+                        .top_k = sampling.top_k };
     if (sampling.top_p > 0 && sampling.top_p < 1)
         sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
-    kernels_of(logits)->sample(out->integers, logits->data, sampler, R, C);
+    sampling_kernels(logits)->sample(out->integers, logits->data, sampler, R, C);
     return out;
 }
