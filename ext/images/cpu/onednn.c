@@ -171,8 +171,8 @@ static ConvolutionPass part_of(ConvolutionPass pass, int64_t part, int64_t parts
     Windows *w = &pass.c.windows;
     const int64_t first = part * w->B / parts, weights = pass.c.O * filter_size(&pass.c);
     const int64_t out_image = w->rows * w->columns * pass.c.O;
-    pass.data[X] = elements_at(pass.type[X], pass.data[X], first * w->H * w->W * w->C);
-    pass.data[OUT] = elements_at(pass.type[OUT], pass.data[OUT], first * out_image);
+    pass.data[X] = elements_at((int)pass.type[X], pass.data[X], first * w->H * w->W * w->C);
+    pass.data[OUT] = elements_at((int)pass.type[OUT], pass.data[OUT], first * out_image);
     if (pass.result == WEIGHT)
         pass.data[WEIGHT] += part * weights;
     w->B = (part + 1) * w->B / parts - first;

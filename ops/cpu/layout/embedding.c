@@ -9,9 +9,10 @@ void embedding_forward_bf16(Gradient out, const Real *weight, const int32_t *ind
 {
     EACH_ROW(r, R, D) {
         const Real *row = weight + indices[r] * D;
+        const Gradient to = { elements_at(TENSOR_BF16, out.data, r * D), out.accumulate };
         PRAGMA(omp simd)
         for (int64_t d = 0; d < D; d++)
-            contribute(TENSOR_BF16, out.data, r * D + d, out.accumulate, row[d]);
+            contribute(TENSOR_BF16, to.data, d, to.accumulate, row[d]);
     }
 }
 
