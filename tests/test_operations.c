@@ -406,7 +406,8 @@ static int check_operations(const char *header, const char *rows, const char *ta
         at += strlen(name);
         if (!is_prototype) /* in a comment */
             continue;
-        if (!strncmp(name, "op_store", 8)) /* it raises after a recorded operation */
+        /* A draw has no exact result, and a store no row: it raises after a recorded operation. */
+        if (!strncmp(name, "op_sample", 9) || !strncmp(name, "op_store", 8))
             continue;
         count++;
         char call[66], entry[66];

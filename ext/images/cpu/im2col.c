@@ -129,7 +129,7 @@ void convolve_forward(TensorType type, Real *out, const Real *x, const Real *wei
             for (int64_t o = 0; bias && o < n * O; o += O)
                 memcpy(to + o, bias, (size_t)O * sizeof *to);
             read_windows(own.windows, x, w, first, n);
-            const ProductPiece piece = { to, own.windows, weight, n, O, 1 };
+            const ProductPiece piece = { to, own.windows, weight, n, O, 1, NULL };
             ok = multiply_reals(piece, bias, p, own.packed) && ok;
         }
     }
@@ -160,7 +160,9 @@ void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const R
                 memset(dx.data + b * image, 0, (size_t)image * sizeof *dx.data);
             for (int64_t first = b * per_image, n; first < (b + 1) * per_image; first += n) {
                 n = minimum(block, (b + 1) * per_image - first);
-                const ProductPiece piece = { own.windows, dout + first * O, weight, n, p.m, 1 };
+                const ProductPiece piece = {
+                    own.windows, dout + first * O, weight, n, p.m, 1, NULL
+                };
                 ok = multiply_reals(piece, false, p, own.packed) && ok;
                 add_windows(dx.data, own.windows, w, first, n);
             }
@@ -200,7 +202,7 @@ void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dou
             const int64_t first = b * block, of_run = (b - begin) % blocks_per_run;
             p.k = minimum(block, count - first);
             read_windows(own.windows, x, w, first, p.k);
-            const ProductPiece piece = { run, dout + first * O, own.windows, O, size, 1 };
+            const ProductPiece piece = { run, dout + first * O, own.windows, O, size, 1, NULL };
             ok = multiply_reals(piece, of_run > 0, p, own.packed) && ok;
             for (int64_t i = 0; (of_run + 1 == blocks_per_run || b + 1 == end) && i < O * size; i++)
                 sum[i] += (double)run[i];
