@@ -6,18 +6,18 @@
 static void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real *bias,
                                Convolution c)
 {
-    convolve_forward(TENSOR_REAL, out, x, weight, bias, c);
+    conv2d_forward_as(TENSOR_REAL, out, x, weight, bias, c);
 }
 
 static void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
-    convolve_backward_x(TENSOR_REAL, dx, dout, weight, c);
+    conv2d_backward_x_as(TENSOR_REAL, dx, dout, weight, c);
 }
 
 static void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *x,
                                        Convolution c)
 {
-    convolve_backward_weight(TENSOR_REAL, dweight, dout, x, c);
+    conv2d_backward_weight_as(TENSOR_REAL, dweight, dout, x, c);
 }
 
 static bool has_products(void)
@@ -34,7 +34,7 @@ static void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, co
                                 Convolution c)
 {
     if (has_products()) {
-        convolve_forward(TENSOR_BF16, out, x, weight, bias, c);
+        conv2d_forward_as(TENSOR_BF16, out, x, weight, bias, c);
         return;
     }
     const int64_t n = windows_count(&c.windows) * c.O;
@@ -48,7 +48,7 @@ static void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, co
 static void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
     if (has_products()) {
-        convolve_backward_x(TENSOR_BF16, dx, dout, weight, c);
+        conv2d_backward_x_as(TENSOR_BF16, dx, dout, weight, c);
         return;
     }
     const int64_t n = image_elements(&c.windows);
@@ -64,7 +64,7 @@ static void conv2d_backward_weight_bf16(Gradient dweight, const Real *dout, cons
                                         Convolution c)
 {
     if (has_products()) {
-        convolve_backward_weight(TENSOR_BF16, dweight, dout, x, c);
+        conv2d_backward_weight_as(TENSOR_BF16, dweight, dout, x, c);
         return;
     }
     Real *upstream = bf16_reals(dout, windows_count(&c.windows) * c.O);

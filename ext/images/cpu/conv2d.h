@@ -5,11 +5,11 @@
 
 #include "ext/images/kernels.h"
 
-void convolve_forward(TensorType type, Real *out, const Real *x, const Real *weight,
-                      const Real *bias, Convolution c);
-void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const Real *weight,
-                         Convolution c);
-void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dout, const Real *x,
-                              Convolution c);
+void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *weight,
+                       const Real *bias, Convolution c);
+void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const Real *weight,
+                          Convolution c);
+void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *dout, const Real *x,
+                               Convolution c);
 
 #endif

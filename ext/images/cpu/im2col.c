@@ -105,8 +105,8 @@ static double cost(Convolution c)
     return 5 + (double)window_size(&c.windows) * (0.5 + 0.02 * (double)c.O);
 }
 
-void convolve_forward(TensorType type, Real *out, const Real *x, const Real *weight,
-                      const Real *bias, Convolution c)
+void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *weight,
+                       const Real *bias, Convolution c)
 {
     (void)type;
     if (c.groups > 1) {
@@ -137,8 +137,8 @@ void convolve_forward(TensorType type, Real *out, const Real *x, const Real *wei
 }
 
 /* Windows of one image overlap: an image belongs to one thread. */
-void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const Real *weight,
-                         Convolution c)
+void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const Real *weight,
+                          Convolution c)
 {
     (void)type;
     if (c.groups > 1) {
@@ -171,8 +171,8 @@ void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const R
     scratch_free(scratch, ok);
 }
 
-void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dout, const Real *x,
-                              Convolution c)
+void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *dout, const Real *x,
+                               Convolution c)
 {
     (void)type;
     if (c.groups > 1) {

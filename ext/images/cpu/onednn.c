@@ -203,8 +203,8 @@ static void convolve(ConvolutionPass pass)
 }
 
 /* ------------------------------------------------------------------------------ the passes */
-void convolve_forward(TensorType type, Real *out, const Real *x, const Real *weight,
-                      const Real *bias, Convolution c)
+void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *weight,
+                       const Real *bias, Convolution c)
 {
     convolve((ConvolutionPass){ OUT,
                                 c,
@@ -212,8 +212,8 @@ void convolve_forward(TensorType type, Real *out, const Real *x, const Real *wei
                                 { (Real *)x, (Real *)weight, (Real *)bias, out } });
 }
 
-void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const Real *weight,
-                         Convolution c)
+void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const Real *weight,
+                          Convolution c)
 {
     const Windows *w = &c.windows;
     const int64_t n = w->B * w->H * w->W * w->C;
@@ -233,8 +233,8 @@ void convolve_backward_x(TensorType type, Gradient dx, const Real *dout, const R
     device_workspace_free(values);
 }
 
-void convolve_backward_weight(TensorType type, Gradient dweight, const Real *dout, const Real *x,
-                              Convolution c)
+void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *dout, const Real *x,
+                               Convolution c)
 {
     const int64_t n = c.O * filter_size(&c), parts = parts_of(&c);
     Real *sums = device_workspace(parts * n);
