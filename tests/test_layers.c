@@ -540,7 +540,7 @@ TEST(cross_attention_to_x_itself_is_attention)
         const bool softmax = config.attention == KIND_SOFTMAX;
         for (config.features = 0; config.features <= (softmax ? 0 : FEATURES_RANDOM);
              config.features++) {
-            char name[8];
+            char name[24];
             snprintf(name, sizeof name, "%d.%d", (int)softmax, config.features);
             Params *one = params_new(device, 5), *two = params_new(device, 5);
             const Attention attention = nn_attention(one, name, test_config(one, config));

@@ -1,7 +1,7 @@
 #include "ops/shared/indices.h"
 #include "tensor/internal.h"
 
-void read_chunk(ChunkedRead *read, int64_t i)
+void op_read_chunk(ChunkedRead *read, int64_t i)
 {
     const int64_t left = tensor_count(read->tensor) - i;
     const size_t count = (size_t)(left < READ_CHUNK ? left : READ_CHUNK);

@@ -37,12 +37,14 @@ typedef struct ChunkedRead {
         Real reals[READ_CHUNK];
     };
 } ChunkedRead;
-void read_chunk(ChunkedRead *read, int64_t i);
+#pragma GCC visibility push(default)
+void op_read_chunk(ChunkedRead *read, int64_t i);
+#pragma GCC visibility pop
 static inline int64_t chunk_index(ChunkedRead *read, int64_t i)
 {
     const int64_t index = i & (READ_CHUNK - 1);
     if (index == 0)
-        read_chunk(read, i);
+        op_read_chunk(read, i);
     return index;
 }
 

@@ -565,7 +565,7 @@ static void linear(const TransformerState *state, Real *out, const Real *in, con
 {
     const LinearPass pass = { out, NULL, in,           p.weight,         p.bias,      p.B,
                               p.I, p.O,  p.activation, state->precision, TENSOR_REAL, NULL };
-    kernels_on(state->device, TENSOR_REAL)->linear_forward(&pass);
+    op_kernels_on(state->device, TENSOR_REAL)->linear_forward(&pass);
 }
 
 struct Add {
