@@ -33,8 +33,8 @@ done
 grep -v '^TAPEGRAD\|^$' <<<"$names" >names
 # tests/ may ask for the guard of its header: #ifdef TAPEGRAD_NAME_H
 guards=$(printf 'TAPEGRAD_%s_H|' $deleted | tr a-z A-Z)
-uses=$(grep -rlwFf names --include='*.[ch]' --include='*.cpp' --include='*.cu*' ext examples tests bench book |
-    xargs -r grep -LE "${guards%|}" || true)
+uses=$(grep -rwFf names --include='*.[ch]' --include='*.cpp' --include='*.cu*' ext examples tests bench book |
+    grep -vE '^[^:]*: *(/?\*|//)' | cut -d: -f1 | sort -u | xargs -r grep -LE "${guards%|}" || true) # not in comments
 [ -z "$uses" ] || { echo "needed by what is left, see tests/extensions.txt:" $uses && exit 1; }
 
 tests=
