@@ -40,8 +40,12 @@ static const Kind kinds[] = {
     { ADAM, DECAYING },
     { ADAMW, DECAYING },
     { RADAM, DECAYING },
+#ifdef TAPEGRAD_SCHEDULE_FREE_H
     { SCHEDULE_FREE, DECAYING },
+#endif
+#ifdef TAPEGRAD_MUON_H
     { MUON, DECAYING },
+#endif
 };
 
 /* Two weights, the larger of which occupies all threads, with padding after both. */

@@ -293,7 +293,7 @@ void assert_identical_weights(const Params *a, const Params *b)
     }
 }
 
-#ifndef TAPEGRAD_NUCLEUS
+#ifdef TAPEGRAD_MUON_H
 static Optimizer *muon(Params *params, AdamConfig config)
 {
     AdamConfig rest = config;
@@ -311,10 +311,14 @@ static Optimizer *muon(Params *params, AdamConfig config)
 Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config)
 {
     static Optimizer *(*const make[OPTIMIZERS])(Params *, AdamConfig) = {
-        [ADAM] = optim_adam,   [ADAMW] = optim_adamw,
+        [ADAM] = optim_adam,
+        [ADAMW] = optim_adamw,
         [RADAM] = optim_radam,
-#ifndef TAPEGRAD_NUCLEUS
-        [MUON] = muon,         [SCHEDULE_FREE] = optim_schedule_free_adamw,
+#ifdef TAPEGRAD_MUON_H
+        [MUON] = muon,
+#endif
+#ifdef TAPEGRAD_SCHEDULE_FREE_H
+        [SCHEDULE_FREE] = optim_schedule_free_adamw,
 #endif
     };
     if (make[kind])

@@ -142,7 +142,8 @@ void assert_identical_weights(const Params *a, const Params *b);
 /* Fails unless the result is true, with the sentence of the error. */
 #define assert_ok(result) ck_assert_msg(result, "%s", tapegrad_error())
 
-/* An optimizer of each kind. For SGD and Muon, config.beta1 is the momentum. */
+/* An optimizer of each kind; from OPTIMIZERS on, of deleted extensions. For SGD and Muon,
+ * config.beta1 is the momentum. */
 typedef enum {
     SGD,
     MOMENTUM,
@@ -150,12 +151,18 @@ typedef enum {
     ADAM,
     ADAMW,
     RADAM,
+#ifdef TAPEGRAD_SCHEDULE_FREE_H
     SCHEDULE_FREE,
+#endif
+#ifdef TAPEGRAD_MUON_H
     MUON,
-#ifdef TAPEGRAD_NUCLEUS
-    OPTIMIZERS = SCHEDULE_FREE
-#else
-    OPTIMIZERS
+#endif
+    OPTIMIZERS,
+#ifndef TAPEGRAD_SCHEDULE_FREE_H
+    SCHEDULE_FREE,
+#endif
+#ifndef TAPEGRAD_MUON_H
+    MUON,
 #endif
 } TestOptimizer;
 Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config);

@@ -197,7 +197,7 @@ static Real *attend_with_bf16(int kind, int bf16)
     case 2:
         out = op_softmax_attention(tape, q, k, v, (SoftmaxAttentionOptions){ .mask = NULL });
         break;
-#ifndef TAPEGRAD_NUCLEUS
+#ifdef TAPEGRAD_DELTA_H
     case 3:
         out = op_delta_rule(tape, q, k, v, tape_input(tape, betas, shape(1, 5, 2)),
                             (DeltaRuleOptions){ .offsets = NULL }, NULL);
