@@ -1,4 +1,5 @@
 /* The mixture's rows of tests/operations.h and tests/random_shapes.h. */
+/* op_sample_logistic_mixture(...) has no row: a draw has no exact result. */
 #ifndef TAPEGRAD_MIXTURE_OPERATIONS_H
 #define TAPEGRAD_MIXTURE_OPERATIONS_H
 
