@@ -101,8 +101,8 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
 /* ---------------------------------------------------------------------------------------- sizes */
 static int64_t aligned(int64_t count)
 {
-    enum { LINE = 32 }; /* bf16 elements per cache line */
-    return (count + LINE - 1) / LINE * LINE;
+    enum { ELEMENTS = 32 }; /* of bf16 per cache line */
+    return (count + ELEMENTS - 1) / ELEMENTS * ELEMENTS;
 }
 
 static Tensor state_tensor(Device *device, TensorType type, Shape shape)

@@ -29,7 +29,7 @@ static _Thread_local struct {
     double cost;   /* of waking the team, when it was last measured */
     double next;   /* when to measure again */
     bool disabled; /* the team stayed in the parent process */
-} team;
+} own_team;
 
 /* ------------------------------------------------------------------------------ small regions */
 static double nanoseconds(void)
@@ -44,25 +44,25 @@ static void measure(int threads, double now)
 {
     atomic_int arrived = 0;
     double spent = 0;
-    for (int i = 0; i < 2 && (i == 0 || team.cost > SLOW); i++) {
+    for (int i = 0; i < 2 && (i == 0 || own_team.cost > SLOW); i++) {
         const double begin = now + spent;
 #pragma omp parallel num_threads(threads)
         atomic_fetch_add_explicit(&arrived, 1, memory_order_relaxed);
         const double cost = nanoseconds() - begin;
-        team.cost = i == 0 || cost < team.cost ? cost : team.cost;
+        own_team.cost = i == 0 || cost < own_team.cost ? cost : own_team.cost;
         spent += cost;
     }
-    team.next = now + spent + (SHARE * spent > INTERVAL ? SHARE * spent : INTERVAL);
+    own_team.next = now + spent + (SHARE * spent > INTERVAL ? SHARE * spent : INTERVAL);
 }
 
 bool threads_are_worth(double work, int threads)
 {
-    if (team.disabled)
+    if (own_team.disabled)
         return false;
     const double now = nanoseconds();
-    if (now >= team.next)
+    if (now >= own_team.next)
         measure(threads, now);
-    return work >= team.cost;
+    return work >= own_team.cost;
 }
 
 /* ---------------------------------------------------------------------------------- preparation */
@@ -70,7 +70,7 @@ bool threads_are_worth(double work, int threads)
 /* The team's threads do not exist in a child process: GNU's OpenMP would wait for them for ever. */
 static void disable_team_after_fork(void)
 {
-    team.disabled = true;
+    own_team.disabled = true;
 }
 
 static void prepare(void)
@@ -78,7 +78,7 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, disable_team_after_fork);
     if (device_threads() > 1)
         measure(device_threads(), nanoseconds());
-    team.next = 0; /* starting the threads costs more than waking them */
+    own_team.next = 0; /* starting the threads costs more than waking them */
     cpu_prepare_products();
 }
 
