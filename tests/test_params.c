@@ -624,6 +624,7 @@ TEST(params_that_differ_are_not_averaged)
     params_free(to.params);
     params_free(from.params);
 }
+#endif
 
 TEST(joined_weights_share_one_gradient)
 {
@@ -855,7 +856,6 @@ TEST(a_pass_that_cannot_begin_leaves_the_gradients)
     assert_identical(test_values(tensor_gradient(weight)), numbers, 1);
     params_free(params);
 }
-#endif
 
 /* ---------------------------------------------------------------------------------------- files */
 static Params *small_model(uint64_t seed)
