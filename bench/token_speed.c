@@ -37,8 +37,7 @@ static const AttentionKind *attention_of(Params *params, int method)
         return nn_feature_attention(params, (FeatureConfig){ .features = FEATURES_POLYNOMIAL });
     case HYBRID:
     case DELTA:
-        return nn_gated_attention(params, (GatedConfig){ .inner = nn_delta_rule_attention(
-                                                             params, (DeltaRuleConfig){ 0 }) });
+        return nn_delta_rule_attention(params, (DeltaRuleConfig){ 0 });
     default:
         return nn_causal_linear_attention(
             params, (CausalLinearConfig){ .unnormalized = method == UNNORMALIZED });
