@@ -30,7 +30,7 @@
     LSH_RANDOM_ROWS(ROW)                                                                           \
     MIXTURE_RANDOM_ROWS(ROW)                                                                       \
     RECURRENT_RANDOM_ROWS(ROW)                                                                     \
-    ROTARY_RANDOM_ROWS(ROW)
+    ROTARY_RANDOM_ROWS(ROW)                                                                        \
 
 /* clang-format on */
 #endif

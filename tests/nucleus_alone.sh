@@ -40,7 +40,7 @@ build/examples/copy_task 200
 build/examples/tiny_gpt 60
 DEVICE=plain ONLY=$names tests/run build
 
-rm -r ext build
+rm -r ext build tests/kinds.c
 as_printed "$nucleus" &
 one_line=$!
 tests='operations elementwise rows products layout causal_convolution random attention softmax_attention

@@ -167,40 +167,6 @@ typedef enum {
 } TestOptimizer;
 Optimizer *test_optimizer(TestOptimizer kind, Params *params, AdamConfig config);
 
-#ifndef TAPEGRAD_NUCLEUS
-typedef enum {
-    KIND_CAUSAL_LINEAR,
-    KIND_LINEAR,
-    KIND_CAUSAL_SOFTMAX,
-    KIND_SOFTMAX,
-    KIND_DELTA_RULE,
-    KIND_CAUSAL_LSH,
-    KIND_LSH,
-} TestKind;
-
-/* A TransformerConfig and the options of its kind of attention, as constants that tests vary. */
-typedef struct TestConfig {
-    int64_t layers, heads, head_dim, feed_forward;
-    Activation activation;
-    double dropout, initial_std;
-    bool pre_norm, no_final_norm, recompute;
-    TestKind attention;
-    int features; /* a FeatureMap, or Features */
-    int64_t projections;
-    AttentionForm form;
-    bool unnormalized;
-    double max_beta;
-    int64_t lsh_rounds, lsh_chunk;
-    int64_t rotary_dims; /* 0: none; rotary positions around the kind */
-    double rotary_base;
-    DecayKind decay; /* gates around both */
-    int64_t convolution;
-    bool output_gate;
-    int softmax_layer; /* 0: none; the layer that has softmax attention, without gates */
-} TestConfig;
-TransformerConfig test_config(Params *params, TestConfig config);
-const AttentionKind *test_attention(Params *params, TestKind kind);
-#endif
 /* Fails unless the counts fit the probabilities. Chi square over the classes with an expectation of
  * at least 5, and one class of all others, must stay below the value that chance exceeds once in
  * 1e5 times (Wilson and Hilferty 1931: the cube root of chi square / n is normal). */

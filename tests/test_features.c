@@ -1,4 +1,5 @@
 /* The feature maps that are operations of their own, and linear attention with each of them. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 
 #include <math.h>
@@ -263,6 +264,27 @@ static void fail_on_report(const char *name, const char *sentence, void *context
 {
     (void)context;
     ck_abort_msg("%s: %s", name, sentence);
+}
+
+/* Over x itself, with weights and projections of the same names, it is attention. */
+TEST(cross_attention)
+{
+    for (int features = FEATURES_POLYNOMIAL; features <= FEATURES_RANDOM; features++) {
+        const TestConfig config = {
+            .heads = H, .head_dim = D, .attention = KIND_LINEAR, .features = features
+        };
+        Net net = net_new(config);
+        const Real *expected = net_output(&net);
+        Params *params = params_new(test_device(), 5);
+        const CrossAttention cross =
+            nn_cross_attention(params, "attention", WIDTH, test_config(params, config));
+        Tensor *x = net_input(&net);
+        const Tensor *out =
+            nn_cross_attention_forward(net.tape, &cross, x, x, (AttentionOptions){ 0 });
+        assert_close(test_values(out), expected, B * N * WIDTH, VECTOR_TOLERANCE);
+        params_free(params);
+        net_free(&net);
+    }
 }
 
 TEST(polynomial_attention)

@@ -1,6 +1,7 @@
 /* Linear attention with a decay, normalized and not: published recurrences, itself with the
  * sequence split, packed and masked, and misuse; the layers with gates. */
 #include "tests/folder.h"
+#include "tests/kinds.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -270,13 +270,6 @@ TEST(invalid_configs_raise)
     assert_raises(
         "nn_causal_linear_attention: there is no form 5",
         nn_causal_linear_attention(params, (CausalLinearConfig){ .form = (AttentionForm)5 }));
-    assert_raises("nn_lsh_attention: rounds is 65, expected 1 to 64, or 0 for the default",
-                  nn_lsh_attention(params, (LshConfig){ .rounds = 65 }));
-    assert_raises("nn_lsh_attention: buckets is 3, expected an even number, or 1",
-                  nn_lsh_attention(params, (LshConfig){ .buckets = 3 }));
-    assert_raises("nn_causal_lsh_attention: chunk is -1, expected 1 to 1048576, or 0 for the "
-                  "default",
-                  nn_causal_lsh_attention(params, (LshConfig){ .chunk = -1 }));
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
@@ -435,14 +428,26 @@ TEST(frozen_weights_leave_the_gradients_of_the_others)
     }
 }
 
-static void check_layer(TestConfig config, const int32_t *key_lengths)
+typedef const AttentionKind *NewKind(Params *);
+
+static const AttentionKind *linear_attention(Params *params_)
+{
+    return nn_linear_attention(params_, FEATURE_MAP_ELU_PLUS_ONE);
+}
+
+static const AttentionKind *causal_linear_attention(Params *params_)
+{
+    return nn_causal_linear_attention(params_, (CausalLinearConfig){ 0 });
+}
+
+static void check_layer(NewKind *kind, TransformerConfig config, const int32_t *key_lengths)
 {
     begin();
+    config.attention = kind(params);
     config.heads = 2;
     config.head_dim = 3;
     config.feed_forward = 7;
-    LayerCheck check = { nn_transformer_layer(params, "layer", test_config(params, config)),
-                         key_lengths };
+    LayerCheck check = { nn_transformer_layer(params, "layer", config), key_lengths };
     check_gradient(of_attention, &check, shape(2, 5, 6), shape(18, 6), shape(18), shape(6, 6),
                    shape(6), shape(6), shape(6));
     check_gradient(of_feed_forward, &check, shape(2, 5, 6), shape(7, 6), shape(7), shape(6, 7),
@@ -452,26 +457,25 @@ static void check_layer(TestConfig config, const int32_t *key_lengths)
 
 TEST(gradients_of_a_pre_norm_layer)
 {
-    check_layer((TestConfig){ .pre_norm = true, .activation = ACTIVATION_GELU }, NULL);
+    check_layer(causal_linear_attention,
+                (TransformerConfig){ .pre_norm = true, .activation = ACTIVATION_GELU }, NULL);
 }
 
 TEST(gradients_of_a_post_norm_layer_with_dropout)
 {
-    check_layer((TestConfig){ .activation = ACTIVATION_GELU,
-                              .dropout = 0.25,
-                              .attention = KIND_CAUSAL_SOFTMAX },
-                NULL);
+    check_layer(nn_causal_softmax_attention,
+                (TransformerConfig){ .activation = ACTIVATION_GELU, .dropout = 0.25 }, NULL);
 }
 
 TEST(gradients_with_key_lengths)
 {
     static const int32_t key_lengths[] = { 3, 5 };
-    check_layer(
-        (TestConfig){ .pre_norm = true, .activation = ACTIVATION_GELU, .attention = KIND_LINEAR },
-        key_lengths);
-    check_layer((TestConfig){ .activation = ACTIVATION_GELU, .attention = KIND_SOFTMAX },
+    const TransformerConfig gelu = { .activation = ACTIVATION_GELU };
+    check_layer(linear_attention,
+                (TransformerConfig){ .pre_norm = true, .activation = ACTIVATION_GELU },
                 key_lengths);
-    check_layer((TestConfig){ .attention = KIND_CAUSAL_LINEAR }, key_lengths);
+    check_layer(nn_softmax_attention, gelu, key_lengths);
+    check_layer(causal_linear_attention, (TransformerConfig){ 0 }, key_lengths);
 }
 
 /* ------------------------------------------------------------------------------ cross-attention */
@@ -534,29 +538,26 @@ TEST(cross_attention_to_x_itself_is_attention)
 {
     begin();
     static const int32_t key_lengths[] = { 3, 5 };
-    TestConfig config = { .heads = 2, .head_dim = 3, .initial_std = 0.3 };
-    for (int i = 0; i < 2; i++) {
-        config.attention = i ? KIND_SOFTMAX : KIND_LINEAR;
-        const bool softmax = config.attention == KIND_SOFTMAX;
-        for (config.features = 0; config.features <= (softmax ? 0 : FEATURES_RANDOM);
-             config.features++) {
-            char name[24];
-            snprintf(name, sizeof name, "%d.%d", (int)softmax, config.features);
-            Params *one = params_new(device, 5), *two = params_new(device, 5);
-            const Attention attention = nn_attention(one, name, test_config(one, config));
-            const CrossAttention cross = nn_cross_attention(two, name, 6, test_config(two, config));
-            Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
-            AttentionOptions options = { .key_lengths =
-                                             tape_input_i32(tape, key_lengths, shape(2)) };
-            options.mask = softmax ? tape_input(tape, test_normal(4, 25), shape(5, 5)) : NULL;
-            Tensor *expected = nn_attention_forward(tape, &attention, x, options);
-            Tensor *out = nn_cross_attention_forward(tape, &cross, x, x, options);
-            ck_assert_double_gt(largest(expected), 1e-3);
-            assert_close(test_values(out), test_values(expected), 2 * 5 * 6, VECTOR_TOLERANCE);
-            tape_reset(tape);
-            params_free(one);
-            params_free(two);
-        }
+    for (int map = 0; map <= FEATURE_MAP_IDENTITY + 1; map++) { /* the last is softmax */
+        const bool softmax = map > FEATURE_MAP_IDENTITY;
+        char name[24];
+        snprintf(name, sizeof name, "%d", map);
+        Params *one = params_new(device, 5), *two = params_new(device, 5);
+        TransformerConfig config = { .heads = 2, .head_dim = 3, .initial_std = 0.3 };
+        config.attention =
+            softmax ? nn_softmax_attention(params) : nn_linear_attention(params, (FeatureMap)map);
+        const Attention attention = nn_attention(one, name, config);
+        const CrossAttention cross = nn_cross_attention(two, name, 6, config);
+        Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
+        AttentionOptions options = { .key_lengths = tape_input_i32(tape, key_lengths, shape(2)) };
+        options.mask = softmax ? tape_input(tape, test_normal(4, 25), shape(5, 5)) : NULL;
+        Tensor *expected = nn_attention_forward(tape, &attention, x, options);
+        Tensor *out = nn_cross_attention_forward(tape, &cross, x, x, options);
+        ck_assert_double_gt(largest(expected), 1e-3);
+        assert_close(test_values(out), test_values(expected), 2 * 5 * 6, VECTOR_TOLERANCE);
+        tape_reset(tape);
+        params_free(one);
+        params_free(two);
     }
     end();
 }
@@ -680,14 +681,14 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
 TEST(key_lengths_hide_positions)
 {
     begin();
-    static const TestKind kinds[] = { KIND_LINEAR, KIND_CAUSAL_LINEAR, KIND_SOFTMAX,
-                                      KIND_CAUSAL_SOFTMAX };
+    static NewKind *const kinds[] = { linear_attention, causal_linear_attention,
+                                      nn_softmax_attention, nn_causal_softmax_attention };
     static const int32_t lengths[] = { LENGTH / 2, LENGTH };
     Real *values = test_values(some_input());
     Attention attention = nn_attention(params, "a", small);
     const Shape size = shape(BATCH, LENGTH, WIDTH);
     for (int i = 0; i < 4; i++) {
-        attention.kind = test_attention(params, kinds[i]);
+        attention.kind = kinds[i](params);
         Tensor *key_lengths = tape_input_i32(tape, lengths, shape(BATCH));
         Tensor *x = tape_input(tape, values, size);
         Real *before = test_values(nn_attention_forward(
@@ -725,8 +726,8 @@ TEST(a_mask_reaches_every_layer)
                  test_values(nn_transformer_forward(tape, &transformer, some_input(),
                                                     (AttentionOptions){ 0 })),
                  BATCH * LENGTH * WIDTH, VECTOR_TOLERANCE);
-    transformer.layer[2].attention.kind = test_attention(params, KIND_CAUSAL_LSH);
-    assert_raises("nn_attention: causal LSH attention takes no mask; softmax attention does",
+    transformer.layer[2].attention.kind = causal_linear_attention(params);
+    assert_raises("nn_attention: causal linear attention takes no mask; softmax attention does",
                   nn_transformer_forward(tape, &transformer, some_input(), options));
     end();
 }

@@ -1,5 +1,6 @@
 /* What older versions wrote: names, shapes and offsets of weights, and checkpoints, which commit
  * f758768 wrote by this program (WRITE=yes build/tests/test_old_files), and later versions read. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 
 #include <stdio.h>

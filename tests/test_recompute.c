@@ -1,4 +1,5 @@
 /* tape_recompute: the gradients of the function itself, with less memory. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 
 #include <math.h>

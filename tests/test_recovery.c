@@ -1,5 +1,6 @@
 /* A training step that fails at any allocation is undone by tape_reset and may be repeated: then
  * all losses and weights are bitwise those of a run without a failure. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 
 #include <stdlib.h>

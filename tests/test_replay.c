@@ -1,4 +1,5 @@
 /* tape_replay: replayed steps give the results of eager steps. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 
 #include <math.h>

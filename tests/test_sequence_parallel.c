@@ -1,5 +1,6 @@
 /* One sequence over several ranks, which are threads here: the states before each rank's positions,
  * attention and a transformer, against one process that has all positions. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 #include "tests/thread_ranks.h"
 

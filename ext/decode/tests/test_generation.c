@@ -1,4 +1,5 @@
 /* Generation: every decode step gives the result of the parallel form at its position. */
+#include "tests/kinds.h"
 #include "tests/support.h"
 
 #include <errno.h>

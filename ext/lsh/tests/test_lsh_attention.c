@@ -356,6 +356,28 @@ TEST(memory_grows_linearly)
 }
 
 /* --------------------------------------------------------------------------------------- misuse */
+TEST(misuse_of_the_kinds_raises)
+{
+    Params *params = params_new(test_device(), 1);
+    Tape *tape = tape_new(test_device());
+    assert_raises("nn_lsh_attention: rounds is 65, expected 1 to 64, or 0 for the default",
+                  nn_lsh_attention(params, (LshConfig){ .rounds = 65 }));
+    assert_raises("nn_lsh_attention: buckets is 3, expected an even number, or 1",
+                  nn_lsh_attention(params, (LshConfig){ .buckets = 3 }));
+    assert_raises("nn_causal_lsh_attention: chunk is -1, expected 1 to 1048576, or 0 for the "
+                  "default",
+                  nn_causal_lsh_attention(params, (LshConfig){ .chunk = -1 }));
+    TransformerConfig config = { .heads = 1, .head_dim = 2 };
+    config.attention = nn_causal_lsh_attention(params, (LshConfig){ 0 });
+    const Attention layer = nn_attention(params, "a", config);
+    Tensor *x = tape_input(tape, test_normal(1, 6), shape(1, 3, 2));
+    const AttentionOptions masked = { .mask = tape_input(tape, test_zeros(9), shape(3, 3)) };
+    assert_raises("nn_attention: causal LSH attention takes no mask; softmax attention does",
+                  nn_attention_forward(tape, &layer, x, masked));
+    tape_free(tape);
+    params_free(params);
+}
+
 #define OPTIONS(...) ((LshAttentionOptions){ __VA_ARGS__ })
 
 TEST(misuse_raises)

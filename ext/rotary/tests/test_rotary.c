@@ -91,12 +91,15 @@ TEST(rotary_positions_rotate_queries_and_keys)
     for (int softmax = 0; softmax < 2; softmax++) {
         Params *params = params_new(test_device(), 3);
         Tape *tape = tape_new(test_device());
-        const TestConfig config = { .heads = HEADS,
-                                    .head_dim = HEAD_DIM,
-                                    .attention = softmax ? KIND_CAUSAL_SOFTMAX : KIND_CAUSAL_LINEAR,
-                                    .rotary_dims = ROTARY_DIMS,
-                                    .rotary_base = 50 };
-        const Attention layer = nn_attention(params, "a", test_config(params, config));
+        const AttentionKind *inner =
+            softmax ? nn_causal_softmax_attention(params)
+                    : nn_causal_linear_attention(params, (CausalLinearConfig){ 0 });
+        const AttentionKind *kind =
+            nn_rotary_attention(params, (RotaryConfig){ inner, ROTARY_DIMS, .base = 50 });
+        const TransformerConfig config = { .heads = HEADS,
+                                           .head_dim = HEAD_DIM,
+                                           .attention = kind };
+        const Attention layer = nn_attention(params, "a", config);
         Tensor *x =
             tape_input(tape, test_normal(5, B * N * ROTARY_WIDTH), shape(B, N, ROTARY_WIDTH));
         Tensor *out = nn_attention_forward(tape, &layer, x, (AttentionOptions){ 0 });
