@@ -129,10 +129,12 @@ TEST(misuse_of_rotary_attention_raises)
                   nn_rotary_attention(params, (RotaryConfig){ .dims = 3 }));
     assert_raises("nn_rotary_attention: base is -1, expected more than 0, or 0 for 10000",
                   nn_rotary_attention(params, (RotaryConfig){ .base = -1 }));
+#ifdef TAPEGRAD_LSH_H
     const AttentionKind *lsh = nn_lsh_attention(params, (LshConfig){ 0 });
     assert_raises("nn_rotary_attention: inner is LSH attention, expected one with queries, keys "
                   "and values",
                   nn_rotary_attention(params, (RotaryConfig){ .inner = lsh }));
+#endif
     ck_assert_int_eq(params_count(params), 0);
     const AttentionKind *rotary = nn_rotary_attention(params, (RotaryConfig){ .dims = 34 });
     assert_raises("nn_rotary_attention: dims is 34, expected at most head_dim 32",
