@@ -257,8 +257,8 @@ const Real *tape_upstream(const Node *node, int index);
 
 /* In a backward function: the buffer of dL/dinput. data is NULL if the input is NULL or requires no
  * gradient: skip it. If accumulate, add to the earlier contributions, else store. Call it once per
- * contribution to an input, and write every element. Two inputs may be the same tensor: write in
- * the order of these calls, since the first stores and the second adds. */
+ * contribution to an input, and write every element. Two inputs may be the same tensor: write the
+ * first's gradient before the call for the second's, since the first stores and the second adds. */
 typedef struct Gradient {
     Real *data;
     bool accumulate;

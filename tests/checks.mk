@@ -17,10 +17,10 @@ SAME      := test_build.sh test_gpu_script.sh test_language.sh test_run.sh test_
 FIGURE_TESTS := test_figures.sh test_goals.sh test_peers.sh
 NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
-KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 \
-           layout convolution causal_convolution attention attention_options gates decay_gradient delta_rule \
-           lsh_attention softmax_attention features rotary recurrent ctc sampling random threads generation layers \
-           optim muon schedule_free losses mixture)
+KERNELS := $(addprefix test_,operations vectors elementwise math rows products products_bf16 layout \
+           causal_convolution attention attention_options gates decay_gradient softmax_attention features \
+           random threads layers optim) \
+           $(basename $(notdir $(wildcard ext/*/tests/test_*.c)))
 SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
              SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test

@@ -32,5 +32,5 @@
     RECURRENT_RANDOM_ROWS(ROW)                                                                     \
     ROTARY_RANDOM_ROWS(ROW)                                                                        \
 
-/* clang-format on */
 #endif
+/* clang-format on */

@@ -34,8 +34,9 @@ scripts() {
 }
 # A third of them, another third after a round of all parts.
 extensions() {
-    for name in $(awk -v third=$(($(git log -1 --format=%ct) / 118800 % 3)) '/^[a-z]/ && n++ % 3 == third { print $1 }' \
-        tests/extensions.txt); do
+    local names third=$(($(git log -1 --format=%ct) / 118800 % 3))
+    names=$(awk -v third=$third '/^[a-z]/ && n++ % 3 == third { print $1 }' tests/extensions.txt)
+    for name in $names; do
         echo "== $name"
         tests/delete_extension.sh "$name"
     done

@@ -6,8 +6,9 @@ unset COUNT FUZZ_SECONDS
 tree=$directory/tree hour=3600
 mkdir -p "$tree/tests" "$directory/bin"
 cp tests/nightly.sh "$tree/tests"
-stubs="$directory/bin/make $tree/tests/aarch64 $tree/tests/memcheck $tree/tests/one_file.sh"
+stubs="$directory/bin/make $tree/tests/aarch64 $tree/tests/memcheck $tree/tests/one_file.sh $tree/tests/delete_extension.sh"
 printf '#!/bin/sh\n[ ! -e broken ] || exit 1\necho "make $*"\n' | tee $stubs >"$directory/out" && chmod +x $stubs
+printf '%s\n' '# a comment' a b c d >"$tree/tests/extensions.txt"
 cd "$tree" || exit 2
 export PATH=$directory/bin:$PATH HOME=$directory GIT_CONFIG_NOSYSTEM=yes
 git init -q . && git config user.name test && git config user.email test@localhost
@@ -22,7 +23,7 @@ turn() {
     [ "$status; $(tail -n 1 "$directory/out" | sed 's/ in [0-9]* s$//')" = "$1; $2" ] || fail "expected $1; $2, found $status: $(cat "$directory/out")"
 }
 
-start=$((1700000000 / (30 * hour) * 30 * hour))
+start=$((1700000000 / (99 * hour) * 99 * hour))
 commit $start
 turn 0 "== nightly part 0: oracle: passed"
 commit $((start + 2 * hour))
@@ -32,12 +33,19 @@ turn 0 "== nightly part 1: oracle-emulation: passed"
 check "the part runs make" grep -qx "make oracle-emulation" "$directory/out"
 commit $((start + 29 * hour))
 turn 0 "== nightly part 9: scripts: passed"
-touch broken
 commit $((start + 30 * hour))
-commit $((start + 31 * hour))
+turn 0 "== nightly part 10: extensions: passed"
+check "a third of the extensions" [ "$(grep -x '== [a-z]' "$directory/out" | xargs)" = "== a == d" ]
+commit $((start + 63 * hour))
+turn 0 "== nightly part 10: extensions: passed"
+check "then another third" [ "$(grep -x '== [a-z]' "$directory/out" | xargs)" = "== b" ]
+start=$((start + 66 * hour))
+touch broken
+commit $start
+commit $((start + 1 * hour))
 turn 1 "== nightly part 0: oracle: passed" # before the change, which ends with the failure
 check "its failure is printed" grep -qx "== nightly part 0: oracle: FAILED" "$directory/out"
-commit $((start + 52 * hour))
+commit $((start + 55 * hour))
 short=$(git rev-parse HEAD^ | cut -c 1-7)
 turn 0 "== nightly part 7: other-platforms: FAILED at $short too: reported, not refused"
 check "no tree is left" [ "$(git worktree list | wc -l)" -eq 1 ]
@@ -46,6 +54,6 @@ count=$((count + 1))
     'nightly: failed: 3 5' 1)" ] || fail "several parts: $(tests/nightly.sh 3 5 2>&1)"
 rm broken
 count=$((count + 1))
-[ "$(tests/nightly.sh 2>&1 | grep -c ': passed in ')" -eq 10 ] || fail "all parts: $(tests/nightly.sh 2>&1)"
+[ "$(tests/nightly.sh 2>&1 | grep -c ': passed in ')" -eq 11 ] || fail "all parts: $(tests/nightly.sh 2>&1)"
 
 report
