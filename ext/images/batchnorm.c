@@ -82,8 +82,8 @@ static void batchnorm_backward(Node *node)
     const Gradient dweight = tape_contribution(node, node->inputs[1]); /* in the kernels' order: */
     const Gradient dbias = tape_contribution(node, node->inputs[2]);   /* all may be one tensor */
     const Gradient dx = tape_contribution(node, x);
-    batchnorm_kernels(x)->backward(dx, dweight, dbias, tape_upstream(node, 0),
-                                   *(const BatchNormArguments *)node->attributes);
+    image_kernels(x)->batchnorm->backward(dx, dweight, dbias, tape_upstream(node, 0),
+                                          *(const BatchNormArguments *)node->attributes);
 }
 
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
@@ -109,7 +109,7 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
                                       .training = training,
                                       .R = shape_rows(x->shape),
                                       .C = C };
-    batchnorm_kernels(x)->forward(out->data, norm);
+    image_kernels(x)->batchnorm->forward(out->data, norm);
     tape_record(tape, (Node){ "op_batchnorm", batchnorm_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .saved = { statistics },
                               .attributes = tape_save(tape, &norm, sizeof norm) });

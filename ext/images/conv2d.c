@@ -115,7 +115,7 @@ const ConvolutionKernels convolution_plain = { conv2d_forward_plain, conv2d_back
 static void conv2d_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const ConvolutionKernels *kernels = convolution_kernels(x);
+    const ConvolutionKernels *kernels = image_kernels(x)->convolution;
     const Convolution c = *(const Convolution *)node->attributes;
     const Real *dout = tape_upstream(node, 0);
     const Gradient dx = tape_contribution(node, x);
@@ -169,7 +169,8 @@ Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Window wi
     const Windows *w = &c.windows;
     x = op_cast(tape, x, product_type(tape));
     Tensor *out = tape_tensor_of(tape, x->type, shape(w->B, w->rows, w->columns, c.O));
-    convolution_kernels(x)->forward(out->data, x->data, weight->data, bias ? bias->data : NULL, c);
+    image_kernels(x)->convolution->forward(out->data, x->data, weight->data,
+                                           bias ? bias->data : NULL, c);
     tape_record(tape, (Node){ "op_conv2d", conv2d_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .attributes = tape_save(tape, &c, sizeof c) });
     return out;
