@@ -8,8 +8,10 @@ struct Overwritten {
     Overwritten *previous;
 };
 
-void tape_will_overwrite(Tape *tape, Tensor *tensor)
+bool tape_will_overwrite(Tape *tape, Tensor *tensor)
 {
+    if (tape_is_recomputing(tape))
+        return false;
     Overwritten *entry = arena_allocate(tape, sizeof *entry);
     Block *before = device_allocate(tape->device, tensor_bytes(tensor));
     if (!before)
@@ -17,6 +19,7 @@ void tape_will_overwrite(Tape *tape, Tensor *tensor)
     device_copy(tape->device, before->data, tensor->data, tensor_bytes(tensor));
     *entry = (Overwritten){ tensor, before, tape->last_overwritten };
     tape->last_overwritten = entry;
+    return true;
 }
 
 /* The first copy of a tensor, which is the last in the list, prevails. */

@@ -79,7 +79,7 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
  * already: ..."; with TAPEGRAD_DEBUG=1 in the environment of tape_new no step does.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
- * reset, and gives batchnorm's running statistics their values of then (op_store is not undone). If
+ * reset, and restores what operations overwrote (tape_will_overwrite; op_store is not undone). If
  * the backward pass had begun, it marks as empty the gradients of all parameters that the recorded
  * operations use. They lose the contributions of earlier micro-batches too; other parameters keep
  * theirs. To repeat an accumulation over micro-batches, call params_zero_gradients, restore by
@@ -95,9 +95,9 @@ bool tape_is_recording(const Tape *tape);
 bool tape_has_recorded(const Tape *tape);
 
 /* Turns training on or off and returns the old setting. While it is off, dropout keeps all
- * elements, and batchnorm reads its running statistics and does not update them. It is independent
- * of recording: evaluation turns both off; gradients without dropout turn off training, Monte Carlo
- * dropout (Gal and Ghahramani 2016) recording. */
+ * elements, and running statistics are read and not updated. It is independent of recording:
+ * evaluation turns both off; gradients without dropout turn off training, Monte Carlo dropout (Gal
+ * and Ghahramani 2016) recording. */
 bool tape_set_training(Tape *tape, bool on);
 bool tape_is_training(const Tape *tape);
 
@@ -234,13 +234,13 @@ const void *tape_save(Tape *tape, const void *data, size_t size);
 Random tape_draw(Tape *tape, int64_t counters);
 const uint64_t *tape_random_start(const Tape *tape);
 
-/* Whether a function of tape_recompute runs for the second time: an operation that changes more
- * than its output, as batchnorm does its running statistics, did so in the first run. */
+/* Whether a function of tape_recompute runs for the second time. */
 bool tape_is_recomputing(const Tape *tape);
 
-/* Before an operation overwrites a Real tensor from outside of the step: copies its elements, so
- * that tape_reset after an error writes them back. */
-void tape_will_overwrite(Tape *tape, Tensor *tensor);
+/* Before an operation overwrites a Real tensor from outside of the step, such as a running
+ * statistic: copies its elements, which tape_reset after an error writes back. Returns false in the
+ * second run of tape_recompute, which must not write: the first run did. */
+bool tape_will_overwrite(Tape *tape, Tensor *tensor);
 
 /* Records the node if the tape is recording and an input requires a gradient; then the outputs do
  * too. Raises when such a node has no backward function, unless its output is a tape_view. */

@@ -27,8 +27,11 @@ names=
 for name in $deleted; do
     names+=$(comm -23 <(words ext/$name/$name.h) <(words {tensor/tensor,autograd/tape,ops/ops,nn/nn,optim/optim}.h))$'\n'
     sed -i "\\#\"ext/$name/#d; /^ *${name^^}_[A-Z_]*(ROW) /d" tapegrad.h tests/extensions.h
-    rm -r "ext/$name" $(awk -v name=$name '$1 == name { for (i = 3; i <= NF; i++) print $i }' tests/extensions.txt) 2>&1 |
-        grep -v 'No such file' || true # a file may be in several lines
+    files=$(awk -v name=$name '$1 == name { for (i = 3; i <= NF; i++) print $i }' tests/extensions.txt)
+    rm -rf "ext/$name" $files
+    for header in $(grep '[.]h$' <<<"$files" || true); do
+        grep -rlF "\"$header\"" tests ext examples bench | xargs -r rm
+    done
 done
 grep -v '^TAPEGRAD\|^$' <<<"$names" >names
 # tests/ may ask for the guard of its header: #ifdef TAPEGRAD_NAME_H

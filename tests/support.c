@@ -190,6 +190,11 @@ Real *test_normal(uint64_t stream, int64_t count)
     return values;
 }
 
+Tensor *test_variable(Tape *tape, uint64_t stream, Shape shape)
+{
+    return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
+}
+
 Real test_rounded_to_bf16(Real x)
 {
     int exponent;
@@ -356,6 +361,34 @@ void assert_counts(const int64_t *counts, const double *probability, int classes
 void assert_exhausted(void)
 {
     ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s", tapegrad_error());
+}
+
+void assert_draws_recover(Tensor *(*draw)(Tape *tape), uint64_t counters)
+{
+    Tape *tape = tape_new(test_device());
+    int32_t *expected = NULL;
+    volatile int64_t failures = 0;
+    for (volatile bool failed = true; failed; tape_reset(tape)) {
+        tape_seed(tape, 4);
+        device_release_cached(test_device());
+        test_expect_error();
+        if (setjmp(test_error_jump))
+            tape_reset(tape);
+        else
+            device_fail_allocation(failures + 1);
+        Tensor *out = draw(tape);
+        failed = device_fail_allocation(0);
+        failures += failed;
+        tapegrad_on_error(NULL, NULL);
+        ck_assert_uint_eq(tape_random(tape).counter, counters);
+        if (expected)
+            ck_assert_mem_eq(expected, test_integers(out),
+                             (size_t)tensor_count(out) * sizeof *expected);
+        expected = test_integers(out);
+        ck_assert_int_lt(failures, 50);
+    }
+    ck_assert_int_gt(failures, 2);
+    tape_free(tape);
 }
 
 void test_note(Outcome *outcome, const Tensor *tensor)

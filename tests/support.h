@@ -15,13 +15,15 @@ extern "C" {
 #endif
 
 /* The accuracy required of double-precision and float builds: against the reference vectors,
- * relative to the largest magnitude; and in a gradient check. */
+ * relative to the largest magnitude; in a gradient check; and of values near 1 of one operation. */
 #ifdef TAPEGRAD_DOUBLE
 #define VECTOR_TOLERANCE 1e-10
 #define GRADIENT_TOLERANCE 1e-7
+#define VALUE_TOLERANCE 1e-12
 #else
 #define VECTOR_TOLERANCE 1e-5
 #define GRADIENT_TOLERANCE 2e-3
+#define VALUE_TOLERANCE 2e-6
 #endif
 
 /* Under sanitizers, or on the emulated device, programs are ten times as slow: what trains to show
@@ -69,6 +71,7 @@ int test_main(const char *name, void (*setup)(void), void (*teardown)(void));
 
 /* Normal random values in memory that lives until the process ends. */
 Real *test_normal(uint64_t stream, int64_t count);
+Tensor *test_variable(Tape *tape, uint64_t stream, Shape shape);
 
 /* Frees all such memory now. */
 void test_forget(void);
@@ -174,6 +177,10 @@ void assert_counts(const int64_t *counts, const double *probability, int classes
 
 /* Fails unless the last error is exhausted memory. */
 void assert_exhausted(void);
+
+/* Fails unless draw, which returns integers and advances the Philox counter by `counters`, draws
+ * the same after the failure of any of its allocations: the counter is that of the step's start. */
+void assert_draws_recover(Tensor *(*draw)(Tape *tape), uint64_t counters);
 
 /* gcc warns of locals around setjmp; those of the tests do not change between it and longjmp. */
 #if defined(__GNUC__) && !defined(__clang__)

@@ -41,7 +41,8 @@ TEST(a_renamed_state_dictionary_gives_the_results_of_pytorch)
     Params *params = params_new(test_device(), 1);
     TransformerConfig config = { .layers = 2, .heads = 2, .head_dim = 4, .feed_forward = 16 };
     config.attention = nn_softmax_attention(params);
-    Conv2d conv = nn_conv2d(params, "images.conv", 3, 4, (Window){ 3, 2, 2, 1, 0, 0, 0 });
+    Conv2d conv = nn_conv2d(params, "images.conv", 3, 4,
+                            (Window){ .height = 3, .width = 2, .stride = 2, .padding = 1 });
     BatchNorm norm = nn_batchnorm(params, "images.norm", 4);
     Linear fc = nn_linear(params, "images.fc", 48, 5);
     Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, 8);

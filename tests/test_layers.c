@@ -157,7 +157,7 @@ TEST(initial_weights_are_those_of_the_papers_code)
     Embedding embedding = nn_embedding(params, "embedding", 100, 40);
     Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
-    Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ 5, 5, 0, 0, 0, 0, 0 });
+    Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ .height = 5, .width = 5 });
     CausalConvolution causal = nn_causal_convolution(params, "causal", 100, 4);
     const struct {
         const Tensor *tensor;
@@ -283,7 +283,8 @@ TEST(invalid_configs_raise)
     assert_raises("nn_linear_forward: the layer is NULL", nn_linear_forward(tape, NULL, NULL));
     assert_raises("nn_conv2d_forward: the layer is NULL", nn_conv2d_forward(tape, NULL, NULL));
     assert_raises("nn_conv2d: c: in is 3, out 0, the window 3 x 3, expected 1 or more",
-                  nn_conv2d(params, "c", 3, 0, (Window){ 3, 3, 1, 1, 0, 0, 0 }));
+                  nn_conv2d(params, "c", 3, 0,
+                            (Window){ .height = 3, .width = 3, .stride = 1, .padding = 1 }));
     assert_raises("nn_embedding_forward: the layer is NULL",
                   nn_embedding_forward(tape, NULL, NULL));
     assert_raises("nn_layernorm_forward: the layer is NULL",
@@ -829,21 +830,14 @@ TEST(a_convolution_takes_the_options_of_its_window_and_groups)
                             .padding = 1,
                             .stride_width = 1,
                             .padding_height = 2,
-                            .padding_width = 3 };
+                            .padding_width = 3,
+                            .dilation = 2 };
     Conv2d conv = nn_conv2d(params, "c", /*in: per group*/ 1, C, window);
-    conv.options.groups = C;
-    conv.options.dilation = 2;
-    const Conv2dOptions options = { .stride = 2,
-                                    .padding = 1,
-                                    .stride_width = 1,
-                                    .padding_height = 2,
-                                    .padding_width = 3,
-                                    .dilation = 2,
-                                    .groups = C };
+    conv.groups = C;
     Tensor *x = tape_input(tape, test_normal(1, 5 * 4 * C), shape(1, 5, 4, C));
     Tensor *out = nn_conv2d_forward(tape, &conv, x);
     assert_identical(test_values(out),
-                     test_values(op_conv2d(tape, x, conv.weight, conv.bias, options)),
+                     test_values(op_conv2d(tape, x, conv.weight, conv.bias, window, C)),
                      tensor_count(out));
     ck_assert_str_eq(shape_text(out->shape).text, "[1,4,10,6]");
     end();
@@ -868,7 +862,7 @@ TEST(layers_take_initializers)
     const Linear half =
         nn_linear_with(params, "half", IN, OUT, (LinearConfig){ .weight = { INITIAL_ZERO, 0 } });
     const Conv2d conv =
-        nn_conv2d_with(params, "c", 1, 2, (Window){ 1, 1, 0, 0, 0, 0, 0 },
+        nn_conv2d_with(params, "c", 1, 2, (Window){ .height = 1, .width = 1 },
                        (LinearConfig){ .weight = { INITIAL_ONE, 0 }, .no_bias = true });
     const Embedding table =
         nn_embedding_with(params, "e", IN, OUT, (Initializer){ INITIAL_NORMAL, 0.25 });

@@ -14,11 +14,6 @@ static void begin(void)
     tape = tape_new(test_device());
 }
 
-static Tensor *variable(uint64_t stream, Shape shape)
-{
-    return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
-}
-
 /* A backward pass from random values, which are returned. */
 static Real *backward(Tensor *out)
 {
@@ -66,7 +61,7 @@ TEST(values_of_matmul_are_sums_of_products)
         const Shape leading[] = { shape_scalar(), shape(5), shape(5), shape(2, 3) };
         const Shape a_shape = joined(leading[batch], a);
         const Shape b_shape = batch == 1 ? b : joined(leading[batch], b);
-        Tensor *x = variable(1, a_shape), *y = variable(2, b_shape);
+        Tensor *x = test_variable(tape, 1, a_shape), *y = test_variable(tape, 2, b_shape);
         Tensor *out = matmuls[form](tape, x, y);
         ck_assert(shape_equal(out->shape, joined(leading[batch], shape(n, m))));
         const int64_t count = shape_count(leading[batch]);
@@ -87,8 +82,8 @@ TEST(gradients_of_one_matrix_as_both_inputs_are_added)
 {
     enum { N = 19 };
     begin();
-    Tensor *x = variable(1, shape(N, N)), *a = variable(1, shape(N, N));
-    Tensor *b = variable(1, shape(N, N));
+    Tensor *x = test_variable(tape, 1, shape(N, N)), *a = test_variable(tape, 1, shape(N, N));
+    Tensor *b = test_variable(tape, 1, shape(N, N));
     backward(op_add(tape, op_matmul(tape, x, x), op_matmul(tape, a, b)));
     Real *sum = gradient(a), *db = gradient(b);
     for (int i = 0; i < N * N; i++)
@@ -139,16 +134,19 @@ static Chain chain(ChainCase c, bool separate)
 {
     begin();
     tape_set_precision(tape, c.precision);
-    Tensor *x = variable(1, shape(c.rows, C_I)), *a = variable(2, shape(C_O, C_I));
-    Tensor *a_bias = variable(3, shape(C_O)), *b = variable(4, shape(C_P, C_O));
-    Tensor *b_bias = variable(5, shape(C_P));
+    Tensor *x = test_variable(tape, 1, shape(c.rows, C_I)),
+           *a = test_variable(tape, 2, shape(C_O, C_I));
+    Tensor *a_bias = test_variable(tape, 3, shape(C_O)),
+           *b = test_variable(tape, 4, shape(C_P, C_O));
+    Tensor *b_bias = test_variable(tape, 5, shape(C_P));
     Tensor *hidden = separate ? composed(x, a, a_bias, c.activation)
                               : op_linear_activation(tape, x, a, a_bias, c.activation);
     if (c.keep)
         tensor_keep(hidden);
     Tensor *out = op_linear(tape, hidden, b, b_bias);
     if (c.branches)
-        out = op_add(tape, out, op_linear(tape, hidden, variable(6, shape(C_P, C_O)), b_bias));
+        out = op_add(tape, out,
+                     op_linear(tape, hidden, test_variable(tape, 6, shape(C_P, C_O)), b_bias));
     tensor_keep(out);
     Tensor *upstream = tape_input(tape, test_normal(99, c.rows * C_P), out->shape);
     upstream = op_cast(tape, upstream, out->type);
@@ -225,8 +223,9 @@ TEST(a_layer_launches_one_kernel_forward_and_four_backward)
     if (!device_is_cuda(test_device()))
         return;
     begin();
-    Tensor *x = variable(1, shape(32, C_I)), *weight = variable(2, shape(C_O, C_I));
-    Tensor *bias = variable(3, shape(C_O));
+    Tensor *x = test_variable(tape, 1, shape(32, C_I)),
+           *weight = test_variable(tape, 2, shape(C_O, C_I));
+    Tensor *bias = test_variable(tape, 3, shape(C_O));
     Tensor *upstream = tape_input(tape, test_normal(99, 32 * C_O), shape(32, C_O));
     int64_t before = work();
     Tensor *out = op_linear_activation(tape, x, weight, bias, ACTIVATION_RELU);
@@ -328,8 +327,9 @@ TEST(old_content_of_memory_does_not_matter)
             tape_input(tape, nans, i % 2 ? shape(64, 64) : shape(64));
         }
         tape_reset(tape);
-        Tensor *x = variable(1, shape(64, 64)), *w = variable(2, shape(64, 64));
-        Tensor *out = op_linear(tape, x, w, variable(3, shape(64)));
+        Tensor *x = test_variable(tape, 1, shape(64, 64)),
+               *w = test_variable(tape, 2, shape(64, 64));
+        Tensor *out = op_linear(tape, x, w, test_variable(tape, 3, shape(64)));
         out = (pass ? op_matmul_tn : op_matmul_nt)(tape, out, w);
         backward(out);
         for (int i = 0; i < 64 * 64; i++)
@@ -343,8 +343,8 @@ TEST(nan_propagates)
     begin();
     Real *xs = test_normal(1, 12);
     xs[5] = (Real)NAN;
-    Tensor *x = tape_variable(tape, xs, shape(3, 4)), *w = variable(2, shape(2, 4));
-    Tensor *out = op_linear(tape, x, w, variable(3, shape(2)));
+    Tensor *x = tape_variable(tape, xs, shape(3, 4)), *w = test_variable(tape, 2, shape(2, 4));
+    Tensor *out = op_linear(tape, x, w, test_variable(tape, 3, shape(2)));
     backward(out);
     Real *outs = test_values(out), *dw = gradient(w);
     for (int i = 0; i < 6; i++)
@@ -353,8 +353,8 @@ TEST(nan_propagates)
         ck_assert_int_eq(isnan(dw[i]) != 0, i % 4 == 1);
     tape_reset(tape);
     outs = test_values(op_linear_activation(tape, tape_input(tape, xs, shape(3, 4)),
-                                            variable(2, shape(2, 4)), variable(3, shape(2)),
-                                            ACTIVATION_RELU));
+                                            test_variable(tape, 2, shape(2, 4)),
+                                            test_variable(tape, 3, shape(2)), ACTIVATION_RELU));
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(isnan(outs[i]) != 0, i / 2 == 1);
     tape_free(tape);
@@ -363,11 +363,13 @@ TEST(nan_propagates)
 TEST(shapes_of_results)
 {
     begin();
-    Tensor *weight = variable(1, shape(3, 5));
-    ck_assert(shape_equal(op_linear(tape, variable(1, shape(5)), weight, NULL)->shape, shape(3)));
-    ck_assert(shape_equal(op_linear(tape, variable(1, shape(2, 4, 6, 5)), weight, NULL)->shape,
-                          shape(2, 4, 6, 3)));
-    Tensor *a = variable(1, shape(2, 4, 6, 5));
+    Tensor *weight = test_variable(tape, 1, shape(3, 5));
+    ck_assert(shape_equal(op_linear(tape, test_variable(tape, 1, shape(5)), weight, NULL)->shape,
+                          shape(3)));
+    ck_assert(
+        shape_equal(op_linear(tape, test_variable(tape, 1, shape(2, 4, 6, 5)), weight, NULL)->shape,
+                    shape(2, 4, 6, 3)));
+    Tensor *a = test_variable(tape, 1, shape(2, 4, 6, 5));
     ck_assert(shape_equal(op_matmul_nt(tape, a, weight)->shape, shape(2, 4, 6, 3)));
     ck_assert(shape_equal(op_matmul_tn(tape, a, a)->shape, shape(2, 4, 5, 5)));
     ck_assert(shape_equal(op_matmul_nt(tape, a, a)->shape, shape(2, 4, 6, 6)));
@@ -378,8 +380,9 @@ TEST(shapes_of_results)
 TEST(misuse_of_matmul_raises)
 {
     begin();
-    Tensor *a = variable(1, shape(32, 128)), *b = variable(2, shape(64, 10));
-    Tensor *row = variable(3, shape(128)), *batch = variable(4, shape(3, 128, 2));
+    Tensor *a = test_variable(tape, 1, shape(32, 128)), *b = test_variable(tape, 2, shape(64, 10));
+    Tensor *row = test_variable(tape, 3, shape(128)),
+           *batch = test_variable(tape, 4, shape(3, 128, 2));
     const int32_t one = 1;
     assert_raises("op_matmul: inner sizes differ: a is [32,128], b is [64,10]",
                   op_matmul(tape, a, b));
@@ -397,7 +400,7 @@ TEST(misuse_of_matmul_raises)
     assert_raises(
         "op_matmul: leading axes differ: a is [2,2,128], b is [3,128,2]; make them equal, "
         "or give b none",
-        op_matmul(tape, variable(5, shape(2, 2, 128)), batch));
+        op_matmul(tape, test_variable(tape, 5, shape(2, 2, 128)), batch));
     assert_raises("op_matmul: a is NULL", op_matmul(tape, NULL, b));
     assert_raises("op_matmul: b is NULL", op_matmul(tape, a, NULL));
     assert_raises("op_matmul: b has dtype int32, expected Real",
@@ -408,17 +411,17 @@ TEST(misuse_of_matmul_raises)
 TEST(misuse_of_linear_raises)
 {
     begin();
-    Tensor *x = variable(1, shape(4, 5)), *weight = variable(2, shape(3, 5));
+    Tensor *x = test_variable(tape, 1, shape(4, 5)), *weight = test_variable(tape, 2, shape(3, 5));
     assert_raises("op_linear: x is [4,5], expected 3 in its last axis: weight is [5,3]",
-                  op_linear(tape, x, variable(3, shape(5, 3)), NULL));
+                  op_linear(tape, x, test_variable(tape, 3, shape(5, 3)), NULL));
     assert_raises("op_linear: x is [], expected 5 in its last axis: weight is [3,5]",
-                  op_linear(tape, variable(3, shape_scalar()), weight, NULL));
+                  op_linear(tape, test_variable(tape, 3, shape_scalar()), weight, NULL));
     assert_raises("op_linear: weight is [5], expected two axes, [out, in]",
-                  op_linear(tape, x, variable(3, shape(5)), NULL));
+                  op_linear(tape, x, test_variable(tape, 3, shape(5)), NULL));
     assert_raises("op_linear: bias is [5], expected [3]: weight is [3,5]",
-                  op_linear(tape, x, weight, variable(3, shape(5))));
+                  op_linear(tape, x, weight, test_variable(tape, 3, shape(5))));
     assert_raises("op_linear: bias is [1,3], expected [3]: weight is [3,5]",
-                  op_linear(tape, x, weight, variable(3, shape(1, 3))));
+                  op_linear(tape, x, weight, test_variable(tape, 3, shape(1, 3))));
     assert_raises("op_linear: x is NULL", op_linear(tape, NULL, weight, NULL));
     Params *params = params_new(test_device(), 1);
     Linear layer = nn_linear(params, "layers.0.ff1", 8, 4);
@@ -439,13 +442,13 @@ TEST(misuse_of_linear_raises)
 TEST(misuse_of_linear_activation_raises)
 {
     begin();
-    Tensor *x = variable(1, shape(4, 5)), *weight = variable(2, shape(3, 5));
-    Tensor *bias = variable(3, shape(3));
+    Tensor *x = test_variable(tape, 1, shape(4, 5)), *weight = test_variable(tape, 2, shape(3, 5));
+    Tensor *bias = test_variable(tape, 3, shape(3));
     assert_raises("op_linear_activation: bias is NULL",
                   op_linear_activation(tape, x, weight, NULL, ACTIVATION_RELU));
-    assert_raises(
-        "op_linear_activation: x is [3,5], expected 3 in its last axis: weight is [4,3]",
-        op_linear_activation(tape, weight, variable(3, shape(4, 3)), bias, ACTIVATION_RELU));
+    assert_raises("op_linear_activation: x is [3,5], expected 3 in its last axis: weight is [4,3]",
+                  op_linear_activation(tape, weight, test_variable(tape, 3, shape(4, 3)), bias,
+                                       ACTIVATION_RELU));
     assert_raises("op_linear_activation: there is no activation 5",
                   op_linear_activation(tape, x, weight, bias, (Activation)5));
     tape_free(tape);
@@ -467,7 +470,7 @@ TEST(unavailable_precisions_raise)
         assert_raises("tape_set_precision: tf32 needs a CUDA device, the tape is on cpu",
                       tape_set_precision(tape, PRECISION_TF32));
 #endif
-    variable(1, shape(1));
+    test_variable(tape, 1, shape(1));
     assert_raises("tape_set_precision: the tape holds tensors; call tape_reset first",
                   tape_set_precision(tape, PRECISION_FLOAT32));
     tape_free(tape);
@@ -483,9 +486,10 @@ TEST(precisions_round_products)
             continue;
         begin();
         tape_set_precision(tape, p);
-        Tensor *x = variable(1, shape(SIDE, SIDE)), *weight = variable(2, shape(SIDE, SIDE));
-        Tensor *out =
-            op_linear_activation(tape, x, weight, variable(3, shape(SIDE)), ACTIVATION_GELU_TANH);
+        Tensor *x = test_variable(tape, 1, shape(SIDE, SIDE)),
+               *weight = test_variable(tape, 2, shape(SIDE, SIDE));
+        Tensor *out = op_linear_activation(tape, x, weight, test_variable(tape, 3, shape(SIDE)),
+                                           ACTIVATION_GELU_TANH);
         ck_assert_int_eq(out->type, p == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
         const Real *values =
             test_values(op_cast(tape, op_matmul_nt(tape, out, weight), TENSOR_REAL));
@@ -525,7 +529,8 @@ TEST(signals_during_products)
         if (test_has_bf16() &&
             !device_is_cuda(test_device())) /* emulated kernels have other stacks */
             tape_set_precision(tape, i % 2 ? PRECISION_BF16 : PRECISION_FLOAT32);
-        op_matmul(tape, variable(1, shape(448, 512)), variable(2, shape(512, 128)));
+        op_matmul(tape, test_variable(tape, 1, shape(448, 512)),
+                  test_variable(tape, 2, shape(512, 128)));
         tape_reset(tape);
     }
     setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);

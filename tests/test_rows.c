@@ -6,22 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef TAPEGRAD_DOUBLE
-static const double TOLERANCE = 1e-12;
-#else
-static const double TOLERANCE = 2e-6;
-#endif
-
 static Tape *tape;
 
 static void begin(void)
 {
     tape = tape_new(test_device());
-}
-
-static Tensor *variable(uint64_t stream, Shape shape)
-{
-    return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
 }
 
 /* A backward pass from random values. */
@@ -59,17 +48,17 @@ TEST(large_and_infinite_logits)
     const double share = 1 / (1 + exp(-1.0)), third = 1 / 3.0;
     const double expected[] = { share, 1 - share, 0, third, third, third };
     for (int i = 0; i < 6; i++)
-        ck_assert_double_le(fabs((double)p[i] - expected[i]), TOLERANCE);
-    ck_assert_double_le(fabs((double)l[0] - log(share)), TOLERANCE);
+        ck_assert_double_le(fabs((double)p[i] - expected[i]), VALUE_TOLERANCE);
+    ck_assert_double_le(fabs((double)l[0] - log(share)), VALUE_TOLERANCE);
     ck_assert_double_le(fabs((double)l[2] + 20000), 1);
-    ck_assert_double_le(fabs((double)l[5] - log(third)), TOLERANCE);
+    ck_assert_double_le(fabs((double)l[5] - log(third)), VALUE_TOLERANCE);
     Tensor *loss = op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(2)), NULL);
     tape_backward(tape, loss);
-    ck_assert_double_le(fabs(tensor_item(loss) - (log(3) - log(1 - share)) / 2), TOLERANCE);
+    ck_assert_double_le(fabs(tensor_item(loss) - (log(3) - log(1 - share)) / 2), VALUE_TOLERANCE);
     Real *dx = gradient(x);
     const double gradients[] = { share / 2, -share / 2, 0, third / 2, third / 2, -third };
     for (int i = 0; i < 6; i++)
-        ck_assert_double_le(fabs((double)dx[i] - gradients[i]), TOLERANCE);
+        ck_assert_double_le(fabs((double)dx[i] - gradients[i]), VALUE_TOLERANCE);
     tape_reset(tape);
     const Real masked[] = { 1, -(Real)INFINITY, 1 };
     p = test_values(op_softmax(tape, tape_input(tape, masked, shape(3))));
@@ -108,14 +97,14 @@ TEST(logits_with_a_common_offset)
         begin();
         Tensor *x = tape_variable(tape, xs, shape(ROWS, C)), *out = op_log_softmax(tape, x);
         tape_backward_from(tape, tensor_keep(out), tape_input(tape, upstream, shape(ROWS, C)));
-        assert_close(test_values(out), values, ROWS * C, TOLERANCE / 10);
-        assert_close(gradient(x), dx, ROWS * C, TOLERANCE / 5);
+        assert_close(test_values(out), values, ROWS * C, VALUE_TOLERANCE / 10);
+        assert_close(gradient(x), dx, ROWS * C, VALUE_TOLERANCE / 5);
         tape_reset(tape);
         x = tape_variable(tape, xs, shape(ROWS, C));
         Tensor *mean = op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(ROWS)), NULL);
         tape_backward(tape, mean);
-        ck_assert_double_le(fabs(tensor_item(mean) - loss), TOLERANCE / 5);
-        assert_close(gradient(x), dlogits, ROWS * C, TOLERANCE / 10);
+        ck_assert_double_le(fabs(tensor_item(mean) - loss), VALUE_TOLERANCE / 5);
+        assert_close(gradient(x), dlogits, ROWS * C, VALUE_TOLERANCE / 10);
         tape_free(tape);
     }
 }
@@ -211,7 +200,7 @@ TEST(nan_propagates)
     Tensor *x = tape_variable(tape, xs, shape(ROWS, C));
     Real *of_softmax = test_values(op_softmax(tape, x));
     Real *of_log_softmax = test_values(op_log_softmax(tape, x));
-    Tensor *w = variable(2, shape(C));
+    Tensor *w = test_variable(tape, 2, shape(C));
     Real *of_layernorm = test_values(op_layernorm(tape, x, w, w, 1));
     Real *of_rms_norm = test_values(op_rms_norm(tape, x, w, 1));
     for (int i = 0; i < ROWS * C; i++) {
@@ -228,7 +217,8 @@ TEST(nan_propagates)
         ck_assert_int_eq(isnan(gradient(x)[i]) != 0, i / C == 1);
     tape_reset(tape);
     x = tape_variable(tape, xs, shape(ROWS, C));
-    ck_assert(isnan(tensor_item(op_mean_squared_error(tape, x, variable(2, shape(ROWS, C))))));
+    ck_assert(
+        isnan(tensor_item(op_mean_squared_error(tape, x, test_variable(tape, 2, shape(ROWS, C))))));
     tape_free(tape);
 }
 
@@ -243,7 +233,7 @@ TEST(a_row_whose_variance_overflows_is_normalized_to_nan)
         for (int c = 0; c < C; c++)
             xs[C + c] *= (Real)(sizeof(Real) == 4 ? 1e20 : 1e200);
         Tensor *x = tape_variable(tape, xs, shape(ROWS, C)), *zeros = NULL;
-        Tensor *weight = variable(2, shape(C)), *bias = variable(3, shape(C));
+        Tensor *weight = test_variable(tape, 2, shape(C)), *bias = test_variable(tape, 3, shape(C));
         if (norm == RESIDUAL)
             zeros = tape_variable(tape, test_zeros(ROWS * C), shape(ROWS, C));
         Tensor *out = norm == RESIDUAL ? op_residual_layernorm(tape, x, zeros, 0, weight, bias, 1)
@@ -277,7 +267,7 @@ static void check_constant_rows(int64_t C, bool residual, Precision precision)
     tape_set_precision(tape, precision);
     Tensor *variables = tape_variable(tape, xs, shape(ROWS, C));
     Tensor *x = precision == PRECISION_BF16 ? op_cast(tape, variables, TENSOR_BF16) : variables;
-    Tensor *weight = variable(2, shape(C)), *bias = tape_input(tape, biases, shape(C));
+    Tensor *weight = test_variable(tape, 2, shape(C)), *bias = tape_input(tape, biases, shape(C));
     Tensor *out =
         residual ? op_residual_layernorm(tape, x, op_scale(tape, x, 0.7), 0, weight, bias, 1e-5)
                  : op_layernorm(tape, x, weight, bias, 1e-5);
@@ -367,7 +357,7 @@ TEST(weights_of_cross_entropy)
     Tensor *first = tape_input(tape, logits, shape(100, C));
     Tensor *first_targets = tape_input_i32(tape, integers(1, 100, C), shape(100));
     double expected = tensor_item(op_cross_entropy(tape, first, first_targets, NULL));
-    ck_assert_double_le(fabs(tensor_item(masked) - expected), TOLERANCE);
+    ck_assert_double_le(fabs(tensor_item(masked) - expected), VALUE_TOLERANCE);
     tape_free(tape);
 }
 
@@ -377,15 +367,16 @@ static const Real *result_of_dtypes(int index, int bf16)
 {
     Tensor *x[2];
     for (int i = 0; i < 2; i++) {
-        x[i] = variable((uint64_t)i + 1, shape(3, 5));
+        x[i] = test_variable(tape, (uint64_t)i + 1, shape(3, 5));
         if (bf16 >> i & 1)
             x[i] = op_cast(tape, x[i], TENSOR_BF16);
     }
     Tensor *out = index == 0   ? op_add(tape, x[0], x[1])
-                  : index == 1 ? op_where(tape, variable(4, shape(5)), x[0], x[1])
-                  : index == 2 ? op_mean_squared_error(tape, x[0], x[1])
-                               : op_residual_layernorm(tape, x[0], x[1], 0, variable(5, shape(5)),
-                                                       variable(6, shape(5)), 1e-5);
+                  : index == 1 ? op_where(tape, test_variable(tape, 4, shape(5)), x[0], x[1])
+                  : index == 2
+                      ? op_mean_squared_error(tape, x[0], x[1])
+                      : op_residual_layernorm(tape, x[0], x[1], 0, test_variable(tape, 5, shape(5)),
+                                              test_variable(tape, 6, shape(5)), 1e-5);
     const Real *result = test_values(op_cast(tape, out, TENSOR_REAL));
     tape_reset(tape);
     return result;
@@ -433,7 +424,7 @@ TEST(dropout_draws_from_the_tapes_generator)
 TEST(dropout_of_probability_0_or_in_evaluation_returns_x)
 {
     begin();
-    Tensor *x = variable(1, shape(5));
+    Tensor *x = test_variable(tape, 1, shape(5));
     Random before = tape_random(tape);
     ck_assert_ptr_eq(op_dropout(tape, x, 0), x);
     ck_assert(tape_set_training(tape, false));
@@ -451,7 +442,7 @@ TEST(dropout_draws_with_recording_off)
 {
     enum { N = 1000 };
     begin();
-    Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
+    Tensor *x = test_variable(tape, 1, shape(N)), *w = test_variable(tape, 2, shape(N));
     Real *recorded = test_values(op_dropout(tape, x, 0.5));
     Real *norm = test_values(op_residual_layernorm(tape, x, x, 0.5, w, w, 1));
     tape_seed(tape, 0);
@@ -475,7 +466,7 @@ TEST(gradients_with_training_off_have_no_dropout)
     tape_set_training(tape, false);
     for (int dropout = 0; dropout < 2; dropout++) {
         const Real p = dropout ? 0.5 : 0;
-        Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
+        Tensor *x = test_variable(tape, 1, shape(N)), *w = test_variable(tape, 2, shape(N));
         Tensor *dropped = op_multiply(tape, op_dropout(tape, x, p), x);
         tape_backward(tape,
                       op_sum(tape, op_residual_layernorm(tape, dropped, x, p, w, w, 1), ALL_AXES));
@@ -494,8 +485,8 @@ TEST(layernorm_backward_is_two_kernels)
 #ifdef TAPEGRAD_CUDA_ON_HOST
     for (int residual = 0; residual < 2 && device_is_cuda(test_device()); residual++) {
         begin();
-        Tensor *x = variable(1, shape(70, 48)), *w = variable(2, shape(48));
-        Tensor *b = variable(3, shape(48));
+        Tensor *x = test_variable(tape, 1, shape(70, 48)), *w = test_variable(tape, 2, shape(48));
+        Tensor *b = test_variable(tape, 3, shape(48));
         Tensor *out = residual ? op_residual_layernorm(tape, x, x, 0, w, b, 1)
                                : op_layernorm(tape, x, w, b, 1);
         Tensor *upstream = tape_input(tape, test_normal(9, 70 * 48), out->shape);
@@ -515,15 +506,15 @@ TEST(residual_layernorm_equals_its_composition)
     for (int i = 0; i < 2 * 4; i++) {
         const Shape size = sizes[i / 2], row = shape(size.size[size.rank - 1]);
         const double p = i % 2 ? 0.4 : 0;
-        Tensor *x = variable(1, size), *branch = variable(2, size);
-        Tensor *w = variable(3, row), *b = variable(4, row);
+        Tensor *x = test_variable(tape, 1, size), *branch = test_variable(tape, 2, size);
+        Tensor *w = test_variable(tape, 3, row), *b = test_variable(tape, 4, row);
         const Random start = tape_random(tape);
         Tensor *composed =
             op_layernorm(tape, op_add(tape, x, op_dropout(tape, branch, p)), w, b, 1e-5);
         const Random end = tape_random(tape);
         tape_set_random(tape, start);
         Tensor *out = op_residual_layernorm(tape, x, branch, p, w, b, 1e-5);
-        assert_close(test_values(out), test_values(composed), shape_count(size), TOLERANCE);
+        assert_close(test_values(out), test_values(composed), shape_count(size), VALUE_TOLERANCE);
         ck_assert_uint_eq(tape_random(tape).counter, end.counter);
     }
     tape_free(tape);
@@ -536,7 +527,7 @@ TEST(residual_layernorm_ignores_dropped_nan)
     Real *branch = test_normal(0, ROWS * C);
     for (int i = 0; i < ROWS * C; i++)
         branch[i] = (Real)NAN;
-    Tensor *x = variable(1, shape(ROWS, C)), *w = variable(2, shape(C));
+    Tensor *x = test_variable(tape, 1, shape(ROWS, C)), *w = test_variable(tape, 2, shape(C));
     Tensor *dropped = tape_variable(tape, branch, shape(ROWS, C));
     Real *mask = test_values(op_dropout(tape, dropped, 0.5));
     tape_seed(tape, 0);
@@ -562,14 +553,14 @@ TEST(residual_layernorm_ignores_dropped_nan)
 TEST(misuse_of_rows_raises)
 {
     begin();
-    Tensor *x = variable(1, shape(4, 5)), *w = variable(2, shape(5)),
-           *short_w = variable(2, shape(4));
+    Tensor *x = test_variable(tape, 1, shape(4, 5)), *w = test_variable(tape, 2, shape(5)),
+           *short_w = test_variable(tape, 2, shape(4));
     assert_raises("op_layernorm: weight is [4], bias is [5], expected [5]: x is [4,5]",
                   op_layernorm(tape, x, short_w, w, 1));
     assert_raises("op_layernorm: weight is [5], bias is [4,5], expected [5]: x is [4,5]",
                   op_layernorm(tape, x, w, x, 1));
     assert_raises("op_layernorm: x is a scalar, expected one axis at least",
-                  op_layernorm(tape, variable(1, shape_scalar()), w, w, 1));
+                  op_layernorm(tape, test_variable(tape, 1, shape_scalar()), w, w, 1));
     assert_raises("op_layernorm: eps is 0, expected more than 0", op_layernorm(tape, x, w, w, 0));
     assert_raises("op_layernorm: eps is inf, expected more than 0",
                   op_layernorm(tape, x, w, w, INFINITY));
@@ -577,7 +568,7 @@ TEST(misuse_of_rows_raises)
                   op_layernorm(tape, x, w, w, NAN));
     assert_raises("op_layernorm: weight is [5], bias is [4], expected [5]: x is [4,5]",
                   op_layernorm(tape, x, NULL, short_w, 1));
-    Tensor *scalar = variable(1, shape_scalar());
+    Tensor *scalar = test_variable(tape, 1, shape_scalar());
     assert_raises("op_rms_norm: x is NULL", op_rms_norm(tape, NULL, w, 1));
     assert_raises("op_rms_norm: weight is [4], expected [5]: x is [4,5]",
                   op_rms_norm(tape, x, short_w, 1));
@@ -647,7 +638,7 @@ TEST(misuse_of_losses_raises)
     const int32_t valid[] = { 0, 4, 2 }, high[] = { 0, 4, 5 }, low[] = { 0, -1, 5 };
     const Real weights[] = { 1, (Real)-0.5, 1, 1 }, zeros[] = { 0, 0, 0 };
     const Real nans[] = { 1, 1, (Real)NAN };
-    Tensor *x = variable(1, shape(3, 5)), *t = tape_input_i32(tape, valid, shape(3));
+    Tensor *x = test_variable(tape, 1, shape(3, 5)), *t = tape_input_i32(tape, valid, shape(3));
     assert_raises("op_cross_entropy: targets[2] is 5, expected 0 to 4, the classes of logits",
                   op_cross_entropy(tape, x, tape_input_i32(tape, high, shape(3)), NULL));
     assert_raises("op_cross_entropy: targets[1] is -1, expected 0 to 4, the classes of logits",
@@ -655,7 +646,7 @@ TEST(misuse_of_losses_raises)
     assert_raises("op_cross_entropy: targets is [1,3], expected [3]: logits is [3,5]",
                   op_cross_entropy(tape, x, tape_input_i32(tape, valid, shape(1, 3)), NULL));
     assert_raises("op_cross_entropy: logits is a scalar, expected one axis at least",
-                  op_cross_entropy(tape, variable(1, shape_scalar()), t, NULL));
+                  op_cross_entropy(tape, test_variable(tape, 1, shape_scalar()), t, NULL));
     assert_raises("op_cross_entropy: weights is [4], expected [3]: logits is [3,5]",
                   op_cross_entropy(tape, x, t, tape_input(tape, weights, shape(4))));
     assert_raises("op_cross_entropy: weights[1] is -0.5, expected 0 or more",
@@ -671,7 +662,7 @@ TEST(misuse_of_losses_raises)
     assert_raises("op_accuracy: targets has dtype Real, expected int32",
                   op_accuracy(tape, x, x, NULL));
     assert_raises("op_accuracy: logits is a scalar, expected one axis at least",
-                  op_accuracy(tape, variable(1, shape_scalar()), t, NULL));
+                  op_accuracy(tape, test_variable(tape, 1, shape_scalar()), t, NULL));
     assert_raises("op_accuracy: weights is [4], expected [3]: logits is [3,5]",
                   op_accuracy(tape, x, t, tape_input(tape, weights, shape(4))));
     assert_raises("op_accuracy: weights[1] is -0.5, expected 0 or more",
@@ -686,7 +677,7 @@ TEST(misuse_of_losses_raises)
     assert_raises("op_cross_entropy: logits is NULL", op_cross_entropy(tape, NULL, t, NULL));
     assert_raises("op_cross_entropy: targets is NULL", op_cross_entropy(tape, x, NULL, NULL));
     assert_raises("op_mean_squared_error: shapes differ: prediction is [3,5], target is [5,3]",
-                  op_mean_squared_error(tape, x, variable(1, shape(5, 3))));
+                  op_mean_squared_error(tape, x, test_variable(tape, 1, shape(5, 3))));
     assert_raises("op_mean_squared_error: target is NULL", op_mean_squared_error(tape, x, NULL));
     tape_free(tape);
 }
@@ -695,13 +686,14 @@ TEST(misuse_of_embedding_raises)
 {
     begin();
     const int32_t *indices = integers(1, 300, 7);
-    Tensor *weight = variable(1, shape(7, 5)), *in = tape_input_i32(tape, indices, shape(2, 3));
+    Tensor *weight = test_variable(tape, 1, shape(7, 5)),
+           *in = tape_input_i32(tape, indices, shape(2, 3));
     int32_t high[300] = { 0 };
     high[299] = 7;
     assert_raises("op_embedding: indices[299] is 7, expected 0 to 6, the rows of weight",
                   op_embedding(tape, weight, tape_input_i32(tape, high, shape(300))));
     assert_raises("op_embedding: weight is [5], expected two axes, [V, D]",
-                  op_embedding(tape, variable(1, shape(5)), in));
+                  op_embedding(tape, test_variable(tape, 1, shape(5)), in));
     assert_raises("op_embedding: indices is [1,2,1,3], expected 3 axes at most: out has one more",
                   op_embedding(tape, weight, tape_input_i32(tape, indices, shape(1, 2, 1, 3))));
     assert_raises("op_embedding: indices has dtype Real, expected int32",

@@ -62,7 +62,7 @@ int main(void)
     Tape *tape = tape_new(device_open("plain"));
     Tensor *tx = tensor(tape, x, shape(1, 1, 6, 1));
     Tensor *tw = tensor(tape, w, shape(1, 1, 3, 1));
-    Tensor *image = op_conv2d(tape, tx, tw, NULL, (Conv2dOptions){ .stride = 1 });
+    Tensor *image = op_conv2d(tape, tx, tw, NULL, (Window){ .stride = 1 }, 1);
     tape_backward_from(tape, image, tensor(tape, g, shape(1, 1, 4, 1)));
     check_library(dx, tx);
     check_library(dw, tw);

@@ -82,8 +82,8 @@ static void batchnorm_backward(Node *node)
     const Gradient dweight = tape_contribution(node, node->inputs[1]); /* in the kernels' order: */
     const Gradient dbias = tape_contribution(node, node->inputs[2]);   /* all may be one tensor */
     const Gradient dx = tape_contribution(node, x);
-    batchnorm_kernels(x)->backward(dx, dweight, dbias, tape_upstream(node, 0),
-                                   *(const BatchNormArguments *)node->attributes);
+    image_kernels(x)->batchnorm->backward(dx, dweight, dbias, tape_upstream(node, 0),
+                                          *(const BatchNormArguments *)node->attributes);
 }
 
 Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor *running_mean,
@@ -92,11 +92,9 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
     batchnorm_check(tape, x, (Tensor *[]){ weight, bias, running_mean, running_variance }, momentum,
                     eps);
     const int64_t C = shape_columns(x->shape);
-    const bool updates = tape_is_training(tape) && !tape_is_recomputing(tape);
-    if (updates) {
-        tape_will_overwrite(tape, running_mean);
-        tape_will_overwrite(tape, running_variance);
-    }
+    const bool training = tape_is_training(tape);
+    const bool updates = training && tape_will_overwrite(tape, running_mean) &&
+                         tape_will_overwrite(tape, running_variance);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *statistics = tape_tensor(tape, shape(2, C));
     const BatchNormArguments norm = { .x = x->data,
@@ -108,10 +106,10 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
                                       .running_variance = running_variance->data,
                                       .momentum = updates ? momentum : 0,
                                       .eps = (Real)eps,
-                                      .training = tape_is_training(tape),
+                                      .training = training,
                                       .R = shape_rows(x->shape),
                                       .C = C };
-    batchnorm_kernels(x)->forward(out->data, norm);
+    image_kernels(x)->batchnorm->forward(out->data, norm);
     tape_record(tape, (Node){ "op_batchnorm", batchnorm_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .saved = { statistics },
                               .attributes = tape_save(tape, &norm, sizeof norm) });

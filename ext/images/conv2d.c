@@ -115,7 +115,7 @@ const ConvolutionKernels convolution_plain = { conv2d_forward_plain, conv2d_back
 static void conv2d_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const ConvolutionKernels *kernels = convolution_kernels(x);
+    const ConvolutionKernels *kernels = image_kernels(x)->convolution;
     const Convolution c = *(const Convolution *)node->attributes;
     const Real *dout = tape_upstream(node, 0);
     const Gradient dx = tape_contribution(node, x);
@@ -130,24 +130,21 @@ static void conv2d_backward(Node *node)
 }
 
 static Convolution convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
-                                  Conv2dOptions options)
+                                  Window window, int64_t groups)
 {
     tape_use(tape, "op_conv2d: x", x);
     tape_use_real(tape, "op_conv2d: weight", weight);
     const int64_t *size = weight->shape.size, O = size[0];
-    const int64_t groups = options.groups ? options.groups : 1;
     if (weight->shape.rank != 4)
         tape_error(tape, "op_conv2d: weight %s, expected four axes, [O, height, width, C]",
                    tensor_text(weight).text);
-    const Window window = { .height = size[1],
-                            .width = size[2],
-                            .stride = options.stride,
-                            .padding = options.padding,
-                            .stride_width = options.stride_width,
-                            .padding_height = options.padding_height,
-                            .padding_width = options.padding_width };
-    const Windows windows =
-        windows_over(tape, "op_conv2d", x, window, options.dilation ? options.dilation : 1);
+    if ((window.height && window.height != size[1]) || (window.width && window.width != size[2]))
+        tape_error(tape,
+                   "op_conv2d: the window is %lld x %lld, expected the weight's or 0: weight %s",
+                   (long long)window.height, (long long)window.width, tensor_text(weight).text);
+    window.height = size[1];
+    window.width = size[2];
+    const Windows windows = windows_over(tape, "op_conv2d", x, window, INT32_MAX);
     if (groups < 1 || windows.C % groups != 0 || O % groups != 0)
         tape_error(tape,
                    "op_conv2d: groups is %lld, expected a divisor of %lld channels and %lld "
@@ -165,13 +162,15 @@ static Convolution convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor 
     return (Convolution){ windows, O, groups, tape_precision(tape) };
 }
 
-Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options)
+Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Window window,
+                  int64_t groups)
 {
-    const Convolution c = convolution_of(tape, x, weight, bias, options);
+    const Convolution c = convolution_of(tape, x, weight, bias, window, groups);
     const Windows *w = &c.windows;
     x = op_cast(tape, x, product_type(tape));
     Tensor *out = tape_tensor_of(tape, x->type, shape(w->B, w->rows, w->columns, c.O));
-    convolution_kernels(x)->forward(out->data, x->data, weight->data, bias ? bias->data : NULL, c);
+    image_kernels(x)->convolution->forward(out->data, x->data, weight->data,
+                                           bias ? bias->data : NULL, c);
     tape_record(tape, (Node){ "op_conv2d", conv2d_backward, .inputs = { x, weight, bias },
                               .outputs = { out }, .attributes = tape_save(tape, &c, sizeof c) });
     return out;

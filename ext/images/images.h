@@ -13,13 +13,15 @@ extern "C" {
 
 /* Windows of an image. */
 typedef struct Window {
-    int64_t height, width; /* no default */
+    int64_t height, width; /* no default; in op_conv2d 0: the weight's */
     int64_t stride;        /* 1; in pooling the window's size: pixels from one window to the next,
                             * in both directions */
     int64_t padding;       /* 0 to 2^31 - 1: pixels of value 0 around the image */
     int64_t stride_width;  /* as stride: that to the right, along the width */
     int64_t padding_height, padding_width; /* 0: pixels of value 0 more, above and below; left and
                                             * right */
+    int64_t dilation; /* 1, which only op_conv2d exceeds: pixels from one of a window's pixels to
+                       * the next, in both directions: it spans (height - 1) dilation + 1 rows */
 } Window;
 
 /* The windows of images (im2col): x [B, H, W, C]; returns [B, H', W', height width C],
@@ -37,25 +39,17 @@ Tensor *op_max_pool(Tape *tape, Tensor *x, Window window);
 /* out[b, y, x, c] = the sum of x[b, h, w, c] over window [y, x] / (height width), likewise. Padding
  * counts as 0, and may be larger. */
 Tensor *op_average_pool(Tape *tape, Tensor *x, Window window);
-typedef struct Conv2dOptions {
-    int64_t stride;       /* 1: pixels from one window to the next, in both directions */
-    int64_t padding;      /* 0 to 2^31 - 1: pixels of value 0 around the image */
-    int64_t stride_width; /* as stride: that to the right, along the width */
-    int64_t padding_height, padding_width; /* 0: pixels of value 0 more, above and below; left and
-                                            * right */
-    int64_t dilation; /* 1: pixels from one of a window's pixels to the next, in both directions:
-                       * it spans (height - 1) dilation + 1 rows of pixels */
-    int64_t groups;   /* 1: channels and filters in this number of equal parts; the filters of a
-                       * part see the channels of their part. C groups: a depthwise convolution */
-} Conv2dOptions;
 
 /* out_byxo = bias_o + sum_ijc x_b,(y stride + i dilation - padding),(x stride + j dilation -
- * padding),c weight_oijc, without groups: x [B, H, W, C], weight [O, height, width, C / groups],
- * bias [O] or NULL; returns [B, H', W', O], H' = (H + 2 padding - (height - 1) dilation - 1) /
- * stride + 1, rounded down, and W' likewise. Stores no windows. PyTorch's weight is [O, C / groups,
- * height, width], its images are [B, C, H, W]. Raises if no window fits into x, or groups does not
+ * padding),c weight_oijc, in one group: x [B, H, W, C], weight [O, height, width, C / groups], bias
+ * [O] or NULL; returns [B, H', W', O], H' = (H + 2 padding - (height - 1) dilation - 1) / stride +
+ * 1, rounded down, and W' likewise. groups: channels and filters in this number of equal parts; the
+ * filters of a part see the channels of their part. C groups: a depthwise convolution. Stores no
+ * windows. PyTorch's weight is [O, C / groups, height, width], its images are [B, C, H, W]. Raises
+ * if no window fits into x, if the window has another size than the weight, or if groups does not
  * divide C and O. */
-Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Conv2dOptions options);
+Tensor *op_conv2d(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Window window,
+                  int64_t groups);
 
 /* out_c = (x_c - mean_c) / sqrt(variance_c + eps) weight_c + bias_c, each channel c of x [..., C]
  * normalized over all leading axes (Ioffe and Szegedy 2015); the other tensors are [C], Real;
@@ -74,13 +68,13 @@ Tensor *op_batchnorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Tensor
 
 typedef struct Conv2d {
     Tensor *weight, *bias; /* weight [out, height, width, in], bias [out] or NULL */
-    Conv2dOptions options;
+    Window window;
+    int64_t groups; /* 1 at the start */
 } Conv2d;
 
-/* Sets the options that a Window has. dilation and groups may be set before the first use; in is
- * then the number of channels of a group: conv.options.groups = channels with in = 1 is a depthwise
- * convolution. INITIAL_DEFAULT of the config: uniform in [-1/sqrt(height width in), 1/sqrt(height
- * width in)). */
+/* groups may be set before the first use; in is then the number of channels of a group:
+ * conv.groups = channels with in = 1 is a depthwise convolution. INITIAL_DEFAULT of the config:
+ * uniform in [-1/sqrt(height width in), 1/sqrt(height width in)). */
 Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out, Window window,
                       LinearConfig config);
 /* The same with a config of zeros. */

@@ -51,10 +51,14 @@ extern const BatchNormKernels batchnorm_plain, batchnorm_cpu, batchnorm_cpu_bf16
 /* unfold on the CPU, too. */
 C_FUNCTION void unfold_forward_plain(Real *out, const Real *x, Windows u);
 
+typedef struct ImageKernels {
+    const ConvolutionKernels *convolution;
+    const PoolKernels *pool;
+    const UnfoldKernels *unfold;
+    const BatchNormKernels *batchnorm;
+} ImageKernels;
+
 /* For activations like x. */
-C_FUNCTION const ConvolutionKernels *convolution_kernels(const Tensor *x);
-C_FUNCTION const PoolKernels *pool_kernels(const Tensor *x);
-C_FUNCTION const UnfoldKernels *unfold_kernels(const Tensor *x);
-C_FUNCTION const BatchNormKernels *batchnorm_kernels(const Tensor *x);
+C_FUNCTION const ImageKernels *image_kernels(const Tensor *x);
 
 #endif

@@ -12,12 +12,7 @@ Conv2d nn_conv2d_with(Params *params, const char *name, int64_t in, int64_t out,
                     (long long)window.width);
     const Shape weight = shape(out, window.height, window.width, in);
     const Linear linear = nn_weight_and_bias(params, name, weight, config);
-    const Conv2dOptions options = { .stride = window.stride,
-                                    .padding = window.padding,
-                                    .stride_width = window.stride_width,
-                                    .padding_height = window.padding_height,
-                                    .padding_width = window.padding_width };
-    return (Conv2d){ linear.weight, linear.bias, options };
+    return (Conv2d){ linear.weight, linear.bias, window, 1 };
 }
 
 Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Window window)
@@ -28,7 +23,7 @@ Conv2d nn_conv2d(Params *params, const char *name, int64_t in, int64_t out, Wind
 Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x)
 {
     error_need("nn_conv2d_forward", "the layer", conv);
-    return op_conv2d(tape, x, conv->weight, conv->bias, conv->options);
+    return op_conv2d(tape, x, conv->weight, conv->bias, conv->window, conv->groups);
 }
 
 /* A running statistic: a constant that every file of the weights has. */

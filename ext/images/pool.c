@@ -67,9 +67,9 @@ const PoolKernels pool_plain = { max_pool_plain, average_pool_plain, pool_backwa
 static void pool_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    pool_kernels(x)->backward(tape_contribution(node, x), tape_upstream(node, 0),
-                              node->saved[0] ? node->saved[0]->integers : NULL,
-                              *(const Windows *)node->attributes);
+    image_kernels(x)->pool->backward(tape_contribution(node, x), tape_upstream(node, 0),
+                                     node->saved[0] ? node->saved[0]->integers : NULL,
+                                     *(const Windows *)node->attributes);
 }
 
 /* Records out, which windows s make of x. index: of max_pool, or NULL */
@@ -107,7 +107,7 @@ Tensor *op_max_pool(Tape *tape, Tensor *x, Window window)
                    tensor_text(x).text);
     const Shape of_out = shape(s.B, s.rows, s.columns, s.C);
     Tensor *out = tape_tensor_of(tape, x->type, of_out), *index = tape_tensor_i32(tape, of_out);
-    pool_kernels(x)->max(out->data, index->integers, x->data, s);
+    image_kernels(x)->pool->max(out->data, index->integers, x->data, s);
     return pooled(tape, "op_max_pool", x, out, index, s);
 }
 
@@ -116,6 +116,6 @@ Tensor *op_average_pool(Tape *tape, Tensor *x, Window window)
     tape_use(tape, "op_average_pool: x", x);
     const Windows s = pool_windows(tape, "op_average_pool", x, window);
     Tensor *out = tape_tensor_of(tape, x->type, shape(s.B, s.rows, s.columns, s.C));
-    pool_kernels(x)->average(out->data, x->data, s);
+    image_kernels(x)->pool->average(out->data, x->data, s);
     return pooled(tape, "op_average_pool", x, out, NULL, s);
 }

@@ -55,8 +55,8 @@ const UnfoldKernels unfold_plain = { unfold_forward_plain, fold_plain };
 static void unfold_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    unfold_kernels(x)->backward(tape_contribution(node, x), tape_upstream(node, 0),
-                                *(const Windows *)node->attributes);
+    image_kernels(x)->unfold->backward(tape_contribution(node, x), tape_upstream(node, 0),
+                                       *(const Windows *)node->attributes);
 }
 
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
@@ -65,7 +65,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
     const Windows u = windows_over(tape, "op_unfold", x, window, 1);
     Tensor *out =
         tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
-    unfold_kernels(x)->forward(out->data, x->data, u);
+    image_kernels(x)->unfold->forward(out->data, x->data, u);
     tape_record(tape, (Node){ "op_unfold", unfold_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &u, sizeof u) });
     return out;

@@ -25,10 +25,10 @@ static inline int64_t window_size(const Windows *w)
 }
 
 /* The windows over x [B, H, W, C]; a stride of 0 means 1. Raises in the operation's name unless
- * the window's fields are in range, one window fits into x, and the elements of all windows can be
- * counted. */
+ * the window's fields are in range, dilation at most max_dilation, one window fits into x, and the
+ * elements of all windows can be counted. */
 C_FUNCTION Windows windows_over(Tape *tape, const char *operation, const Tensor *x, Window window,
-                                int64_t dilation);
+                                int64_t max_dilation);
 
 /* first to end - 1, along one axis; none if first >= end */
 typedef struct Interval {

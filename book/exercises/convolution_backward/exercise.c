@@ -15,7 +15,7 @@ static void make(Case *c, int index)
     Tape *tape = tape_new(device_open("plain"));
     Tensor *x = tape_variable(tape, c->in[X], shape(1, 1, N, 1));
     Tensor *w = tape_variable(tape, c->in[W], shape(1, 1, K, 1));
-    Tensor *out = op_conv2d(tape, x, w, NULL, (Conv2dOptions){ .stride = 1 });
+    Tensor *out = op_conv2d(tape, x, w, NULL, (Window){ .stride = 1 }, 1);
     tape_backward_from(tape, out, tape_input(tape, c->in[G], shape(1, 1, N - K + 1, 1)));
     case_right(c, 0, tensor_gradient(x)->data, 1, N);
     case_right(c, 1, tensor_gradient(w)->data, 1, K);

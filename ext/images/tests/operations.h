@@ -25,7 +25,7 @@ static inline Tensor *batchnorm(Tape *tape, Tensor **x, bool training)
 
 /* clang-format off */
 #define WINDOW(height, width, stride, padding)                                                     \
-    (Window){ height, width, stride, padding, 0, 0, 0 }
+    (Window){ height, width, stride, padding, 0, 0, 0, 0 }
 
 #define IMAGES_OPERATIONS(ROW)                                                                     \
     ROW(batchnorm, batchnorm(tape, x, true), PASSES(3, 8),                                         \
@@ -45,44 +45,45 @@ static inline Tensor *batchnorm(Tape *tape, Tensor **x, bool training)
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
     ROW(unfold_gaps, op_unfold(tape, x[0], WINDOW(2, 5, 7, 0)), UNMEASURED,                        \
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
-    ROW(unfold_two_directions, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1, 3, 1, 2 }), UNMEASURED, \
+    ROW(unfold_two_directions,                                                                     \
+        op_unfold(tape, x[0], (Window){ 3, 2, 2, 1, 3, 1, 2, 1 }), UNMEASURED,                     \
         { S(2, 3, 4, 3) }, { S(3, 17, 31, 8) })                                                    \
     ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
         { S(1, 5, 6, 8) })                                                                         \
     ROW(unfold_3_by_3, op_unfold(tape, x[0], WINDOW(3, 3, 1, 1)), PASSES(10, 20),                  \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(1, 3, 4, 2) })                                          \
-    ROW(conv2d, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .stride = 2, .padding = 1 }),   \
+    ROW(conv2d, op_conv2d(tape, x[0], x[1], x[2], (Window){ .stride = 2, .padding = 1 }, 1),       \
         UNMEASURED,                                                                                \
         { S(2, 5, 4, 3), P(5, 3, 2, 3), P(5) }, { S(1, 4, 5, 1), P(3, 2, 3, 1), P(3) },            \
         { S(3, 29, 31, 5), P(9, 4, 3, 5), P(9) })                                                  \
     ROW(conv2d_far,                                                                                \
-        op_conv2d(tape, x[0], x[1], NULL, (Conv2dOptions){ .stride = 3, .padding = 4 }),           \
+        op_conv2d(tape, x[0], x[1], NULL, (Window){ .stride = 3, .padding = 4 }, 1),               \
         UNMEASURED, { S(2, 3, 4, 2), P(3, 5, 1, 2) }, { S(3, 29, 31, 8), P(16, 5, 1, 8) })         \
-    ROW(conv2d_3_by_3, op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .padding = 1 }),         \
+    ROW(conv2d_3_by_3, op_conv2d(tape, x[0], x[1], x[2], (Window){ .padding = 1 }, 1),             \
         FLOPS(18.0 * 64, 54.0 * 64), { S(SEQUENCES, 32, 32, 32), P(64, 3, 3, 32), P(64) },         \
         { S(1, 3, 4, 2), P(3, 3, 3, 2), P(3) }, { S(5, 28, 28, 16), P(24, 3, 3, 16), P(24) })      \
     ROW(conv2d_two_directions,                                                                     \
-        op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .stride = 2, .stride_width = 1,         \
-                                                           .padding_height = 2, .padding = 1 }),   \
+        op_conv2d(tape, x[0], x[1], x[2],                                                          \
+            (Window){ .stride = 2, .stride_width = 1, .padding_height = 2, .padding = 1 }, 1),     \
         UNMEASURED, { S(2, 4, 5, 2), P(3, 3, 2, 2), P(3) },                                        \
         { S(3, 19, 23, 8), P(9, 3, 4, 8), P(9) })                                                  \
     ROW(conv2d_dilated,                                                                            \
-        op_conv2d(tape, x[0], x[1], x[2], (Conv2dOptions){ .stride_width = 2, .padding_width = 2,  \
-                                                           .dilation = 2 }),                       \
+        op_conv2d(tape, x[0], x[1], x[2],                                                          \
+            (Window){ .stride_width = 2, .padding_width = 2, .dilation = 2 }, 1),                  \
         UNMEASURED, { S(2, 5, 4, 2), P(3, 3, 2, 2), P(3) },                                        \
         { S(3, 19, 23, 8), P(9, 3, 4, 8), P(9) })                                                  \
     ROW(conv2d_groups,                                                                             \
         op_conv2d(tape, x[0], x[1], x[2],                                                          \
-                  (Conv2dOptions){ .stride = 2, .padding = 1, .dilation = 2, .groups = 2 }),       \
+                  (Window){ .stride = 2, .padding = 1, .dilation = 2 }, 2),                        \
         UNMEASURED, { S(2, 4, 5, 4), P(6, 2, 3, 2), P(6) }, { S(1, 4, 5, 2), P(2, 3, 2, 1) },      \
         { S(3, 19, 23, 10), P(24, 3, 4, 5), P(24) })                                               \
     ROW(conv2d_depthwise,                                                                          \
         op_conv2d(tape, x[0], x[1], x[2],                                                          \
-                  (Conv2dOptions){ .padding = 1, .groups = x[0]->shape.size[3] }),                 \
+                  (Window){ .padding = 1 }, x[0]->shape.size[3]),                                  \
         PASSES(2, 6), { S(SEQUENCES, 32, 32, 32), P(32, 3, 3, 1), P(32) },                         \
         { S(2, 3, 4, 3), P(3, 2, 3, 1), P(3) }, { S(1, 3, 4, 2), P(6, 3, 2, 1), P(6) },            \
         { S(3, 19, 23, 37), P(37, 3, 3, 1), P(37) }, { S(9, 29, 23, 5), P(20, 3, 3, 1) })          \
-    ROW(conv2d_with_itself, op_conv2d(tape, x[0], x[0], NULL, (Conv2dOptions){ .padding = 1 }),    \
+    ROW(conv2d_with_itself, op_conv2d(tape, x[0], x[0], NULL, (Window){ .padding = 1 }, 1),        \
         UNMEASURED, { P(2, 3, 3, 2) })                                                             \
     ROW(max_pool, op_max_pool(tape, x[0], WINDOW(2, 2, 0, 0)), PASSES(1.5, 3),                     \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \
@@ -93,10 +94,10 @@ static inline Tensor *batchnorm(Tape *tape, Tensor **x, bool training)
         UNMEASURED,                                                                                \
         { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
     ROW(max_pool_two_directions,                                                                   \
-        op_max_pool(tape, far_apart(tape, x[0]), (Window){ 2, 5, 2, 0, 3, 1, 2 }), UNMEASURED,     \
+        op_max_pool(tape, far_apart(tape, x[0]), (Window){ 2, 5, 2, 0, 3, 1, 2, 1 }), UNMEASURED,  \
         { S(2, 5, 6, 3) }, { S(3, 17, 31, 8) })                                                    \
     ROW(average_pool_two_directions,                                                               \
-        op_average_pool(tape, x[0], (Window){ 3, 2, 1, 1, 3, 2, 0 }), UNMEASURED,                  \
+        op_average_pool(tape, x[0], (Window){ 3, 2, 1, 1, 3, 2, 0, 1 }), UNMEASURED,               \
         { S(2, 5, 6, 3) }, { S(3, 17, 31, 8) })                                                    \
     ROW(average_pool, op_average_pool(tape, x[0], WINDOW(2, 2, 0, 0)), PASSES(1.25, 2.5),          \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(2, 4, 5, 3) }, { S(2, 7, 9, 70) })                      \

@@ -339,6 +339,23 @@ static Tensor *layer_of_model(Tape *on, Tensor *x, const void *context)
     return op_exp(on, nn_batchnorm_forward(on, &model->norm, x));
 }
 
+TEST(recomputing_updates_the_statistics_once)
+{
+    Real *mean[2], *variance[2];
+    for (int recompute = 0; recompute < 2; recompute++) {
+        Model model = model_new(1);
+        Tensor *x = tape_variable(model.tape, test_normal(1, 4 * HIDDEN), shape(4, HIDDEN));
+        x = recompute ? tape_recompute(model.tape, layer_of_model, x, &model, sizeof model)
+                      : layer_of_model(model.tape, x, &model);
+        tape_backward(model.tape, op_mean(model.tape, x, ALL_AXES));
+        mean[recompute] = test_values(model.norm.running_mean);
+        variance[recompute] = test_values(model.norm.running_variance);
+        model_free(model);
+    }
+    assert_identical(mean[1], mean[0], HIDDEN);
+    assert_identical(variance[1], variance[0], HIDDEN);
+}
+
 /* The layer twice, so that its statistics are updated twice per step, and once recomputed. */
 static void forward_and_backward(Model *model, Tensor *input)
 {

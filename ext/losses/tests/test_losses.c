@@ -16,11 +16,6 @@ static const Real *gradient_of(Tensor *loss, Tensor *x)
     return test_values(tensor_gradient(x));
 }
 
-static Tensor *variable(uint64_t stream, Shape of)
-{
-    return tape_variable(tape, test_normal(stream, shape_count(of)), of);
-}
-
 /* -------------------------------------------------------------------------------- special cases */
 static const int32_t classes[R] = { 2, 0, 3, 3, 1 };
 static const Real weights[R] = { 1, 0, 2, (Real)0.5, 3 };
@@ -31,7 +26,7 @@ TEST(soft_targets_of_one_class_give_cross_entropy)
     for (int weighted = 0; weighted < 2; weighted++, tape_reset(tape)) {
         Tensor *w = weighted ? tape_input(tape, weights, shape(R)) : NULL;
         Tensor *targets = tape_input_i32(tape, classes, shape(R));
-        Tensor *x = variable(1, shape(R, C)), *y = variable(1, shape(R, C));
+        Tensor *x = test_variable(tape, 1, shape(R, C)), *y = test_variable(tape, 1, shape(R, C));
         Tensor *hard = op_cross_entropy(tape, x, targets, w);
         Tensor *soft = op_soft_cross_entropy(tape, y, op_one_hot(tape, targets, C), w);
         const double expected = tensor_item(hard);
@@ -59,7 +54,7 @@ TEST(smoothing_is_a_mixture_with_uniform_targets)
     for (int i = 0; i < 3; i++, tape_reset(tape)) {
         Tensor *w = tape_input(tape, weights, shape(R));
         Tensor *targets = tape_input_i32(tape, classes, shape(R));
-        Tensor *x = variable(1, shape(R, C)), *y = variable(1, shape(R, C));
+        Tensor *x = test_variable(tape, 1, shape(R, C)), *y = test_variable(tape, 1, shape(R, C));
         Tensor *smoothed = op_smoothed_cross_entropy(tape, x, targets, smoothing[i], w);
         Tensor *soft = op_soft_cross_entropy(tape, y, smoothed_targets(smoothing[i]), w);
         ck_assert_double_eq_tol(tensor_item(smoothed), tensor_item(soft), 1e-6);
@@ -72,7 +67,8 @@ TEST(smoothing_is_a_mixture_with_uniform_targets)
 TEST(no_smoothing_is_bitwise_cross_entropy)
 {
     tape = tape_new(test_device());
-    Tensor *targets = tape_input_i32(tape, classes, shape(R)), *x = variable(1, shape(R, C));
+    Tensor *targets = tape_input_i32(tape, classes, shape(R)),
+           *x = test_variable(tape, 1, shape(R, C));
     ck_assert(tensor_item(op_smoothed_cross_entropy(tape, x, targets, 0, NULL)) ==
               tensor_item(op_cross_entropy(tape, x, targets, NULL)));
     tape_free(tape);
@@ -83,7 +79,7 @@ TEST(a_binary_target_is_one_of_two_classes)
 {
     tape = tape_new(test_device());
     static const Real yes[R] = { 1, 0, 0, 1, 1 };
-    Tensor *x = variable(2, shape(R)), *w = tape_input(tape, weights, shape(R));
+    Tensor *x = test_variable(tape, 2, shape(R)), *w = tape_input(tape, weights, shape(R));
     int32_t class[R];
     for (int r = 0; r < R; r++)
         class[r] = yes[r] == 0;
@@ -101,7 +97,7 @@ TEST(rank_0_is_one_logit_or_one_row)
     tape = tape_new(test_device());
     static const int32_t class = 1;
     const Real half = (Real)0.5;
-    Tensor *x = variable(3, shape_scalar()), *row = variable(3, shape(C));
+    Tensor *x = test_variable(tape, 3, shape_scalar()), *row = test_variable(tape, 3, shape(C));
     Tensor *t = tape_input(tape, &half, shape_scalar());
     Tensor *target = tape_input_i32(tape, &class, shape_scalar());
     const double value = (double)test_values(x)[0];
@@ -250,8 +246,9 @@ TEST(misuse_of_soft_and_smoothed_raises)
 {
     tape = tape_new(test_device());
     static const Real zeros[R] = { 0 }, negative[R] = { 1, -1, 0, 0, 0 };
-    Tensor *x = variable(1, shape(R, C)), *t = variable(2, shape(R, C));
-    Tensor *scalar = variable(3, shape_scalar()), *row = variable(3, shape(C));
+    Tensor *x = test_variable(tape, 1, shape(R, C)), *t = test_variable(tape, 2, shape(R, C));
+    Tensor *scalar = test_variable(tape, 3, shape_scalar()),
+           *row = test_variable(tape, 3, shape(C));
     Tensor *integers = tape_input_i32(tape, classes, shape(R));
     Tensor *none = tape_input(tape, zeros, shape(R)), *bad = tape_input(tape, negative, shape(R));
     assert_raises("op_soft_cross_entropy: logits is NULL",
@@ -264,22 +261,24 @@ TEST(misuse_of_soft_and_smoothed_raises)
                   op_soft_cross_entropy(tape, x, row, NULL));
     assert_raises("op_soft_cross_entropy: weights is [4], expected [5]: logits is [5,4]",
                   op_soft_cross_entropy(tape, x, t, tape_input(tape, weights, shape(C))));
-    assert_raises("op_soft_cross_entropy: weights requires a gradient, which it does not get; "
-                  "compute it without recording",
-                  op_soft_cross_entropy(tape, x, t, op_exp(tape, variable(1, shape(R)))));
     assert_raises(
-        "op_smoothed_cross_entropy: weights requires a gradient, which it does not get; "
+        "op_soft_cross_entropy: weights requires a gradient, which it does not get; "
         "compute it without recording",
-        op_smoothed_cross_entropy(tape, x, integers, 0.1, op_exp(tape, variable(1, shape(R)))));
+        op_soft_cross_entropy(tape, x, t, op_exp(tape, test_variable(tape, 1, shape(R)))));
+    assert_raises("op_smoothed_cross_entropy: weights requires a gradient, which it does not get; "
+                  "compute it without recording",
+                  op_smoothed_cross_entropy(tape, x, integers, 0.1,
+                                            op_exp(tape, test_variable(tape, 1, shape(R)))));
     assert_raises("op_soft_cross_entropy: weights[1] is -1, expected 0 or more",
                   op_soft_cross_entropy(tape, x, t, bad));
     assert_raises("op_soft_cross_entropy: weights: all are 0, expected one above",
                   op_soft_cross_entropy(tape, x, t, none));
     assert_raises("op_smoothed_cross_entropy: weights: all are 0, expected one above",
                   op_smoothed_cross_entropy(tape, x, integers, 0, none));
-    assert_raises("op_smoothed_cross_entropy: targets[2] is 3, expected 0 to 2, the classes of "
-                  "logits",
-                  op_smoothed_cross_entropy(tape, variable(1, shape(R, 3)), integers, 0.1, NULL));
+    assert_raises(
+        "op_smoothed_cross_entropy: targets[2] is 3, expected 0 to 2, the classes of "
+        "logits",
+        op_smoothed_cross_entropy(tape, test_variable(tape, 1, shape(R, 3)), integers, 0.1, NULL));
     assert_raises("op_smoothed_cross_entropy: smoothing is 1.5, expected 0 to 1",
                   op_smoothed_cross_entropy(tape, x, integers, 1.5, NULL));
     assert_raises("op_smoothed_cross_entropy: smoothing is -0.1, expected 0 to 1",
@@ -294,7 +293,7 @@ TEST(misuse_of_binary_cross_entropy_raises)
     tape = tape_new(test_device());
     static const Real zeros[R] = { 0 }, negative[R] = { 1, -1, 0, 0, 0 };
     const BinaryCrossEntropyOptions defaults = { NULL, NULL };
-    Tensor *x = variable(1, shape(R)), *ones = op_exp(tape, op_scale(tape, x, 0));
+    Tensor *x = test_variable(tape, 1, shape(R)), *ones = op_exp(tape, op_scale(tape, x, 0));
     const Real many[2 * R] = { 1 };
     Tensor *two = tape_input(tape, weights, shape(2));
     Tensor *wide = tape_input(tape, many, shape(2, R));

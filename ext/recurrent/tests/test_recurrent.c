@@ -31,17 +31,6 @@ static Tensor *inner(Tensor *a, Tensor *b)
 /* ----------------------------------------------------------------------------- a layer, a stack */
 enum { B = 3, N = 11, I = 4, H = 37 };
 
-#ifdef TAPEGRAD_DOUBLE
-static const double TOLERANCE = 1e-12;
-#else
-static const double TOLERANCE = 2e-6;
-#endif
-
-static Tensor *random_variable(uint64_t stream, Shape of)
-{
-    return tape_variable(tape, test_normal(stream, shape_count(of)), of);
-}
-
 /* x, W_ih, W_hh, b_ih, b_hh, h, c of a layer of G gates */
 typedef struct Layer {
     int64_t G;
@@ -50,13 +39,13 @@ typedef struct Layer {
 
 static Layer layer_new(int64_t G)
 {
-    Layer layer = { .G = G, .x = random_variable(1, shape(B, N, I)) };
-    layer.w[0] = random_variable(2, shape(G * H, I));
-    layer.w[1] = op_scale(tape, random_variable(3, shape(G * H, H)), 0.2);
-    layer.w[2] = random_variable(4, shape(G * H));
-    layer.w[3] = random_variable(5, shape(G * H));
-    layer.h = random_variable(6, shape(B, H));
-    layer.c = random_variable(7, shape(B, H));
+    Layer layer = { .G = G, .x = test_variable(tape, 1, shape(B, N, I)) };
+    layer.w[0] = test_variable(tape, 2, shape(G * H, I));
+    layer.w[1] = op_scale(tape, test_variable(tape, 3, shape(G * H, H)), 0.2);
+    layer.w[2] = test_variable(tape, 4, shape(G * H));
+    layer.w[3] = test_variable(tape, 5, shape(G * H));
+    layer.h = test_variable(tape, 6, shape(B, H));
+    layer.c = test_variable(tape, 7, shape(B, H));
     for (int i = 0; i < 4; i++)
         tensor_keep(layer.w[i]);
     return layer;
@@ -106,7 +95,7 @@ static void assert_alike(const char *what, Outcome a, Outcome b)
     for (int i = 0; i < a.count; i++) {
         ck_assert_int_eq(a.counts[i], b.counts[i]);
         const double error = relative_error(a.values[i], b.values[i], a.counts[i]);
-        ck_assert_msg(error <= TOLERANCE, "%s, tensor %d: error %g", what, i, error);
+        ck_assert_msg(error <= VALUE_TOLERANCE, "%s, tensor %d: error %g", what, i, error);
     }
 }
 
@@ -292,7 +281,7 @@ TEST(a_stack_without_bias_is_one_with_biases_of_zero)
         else if (to->name[0] == 'b' || to->name[0] == 'd')
             tensor_write(to, test_values(params_find(params, from)));
     }
-    Tensor *x = random_variable(1, shape(B, N, I));
+    Tensor *x = test_variable(tape, 1, shape(B, N, I));
     assert_identical(test_values(nn_lstm_forward(tape, &lstm, x, NULL, NULL)),
                      test_values(nn_lstm_forward(tape, &full_lstm, x, NULL, NULL)), B * N * H);
     assert_identical(test_values(nn_gru_forward(tape, &gru, x, NULL, NULL)),
@@ -308,7 +297,7 @@ TEST(a_stack_runs_position_by_position)
     const Lstm lstm = nn_lstm(params, "lstm", config);
     const Gru gru = nn_gru(params, "gru", config);
     tape_set_recording(tape, false);
-    Tensor *x = random_variable(1, shape(B, N, I)), *h = NULL, *parts[2][N];
+    Tensor *x = test_variable(tape, 1, shape(B, N, I)), *h = NULL, *parts[2][N];
     LstmState state = { NULL, NULL };
     for (int t = 0; t < N; t++) {
         Tensor *x_t = op_slice(tape, x, 1, t, 1);
@@ -319,7 +308,7 @@ TEST(a_stack_runs_position_by_position)
                                  nn_gru_forward(tape, &gru, x, NULL, NULL) };
     for (int i = 0; i < 2; i++)
         assert_close(test_values(op_concat(tape, parts[i], N, 1)), test_values(expected[i]),
-                     B * N * H, TOLERANCE);
+                     B * N * H, VALUE_TOLERANCE);
     end();
 }
 
@@ -328,7 +317,7 @@ TEST(dropout_acts_between_layers_while_the_tape_is_training)
     begin();
     const RecurrentConfig config = { .input = I, .hidden = H, .layers = 2, .dropout = 0.5 };
     const Lstm lstm = nn_lstm(params, "", config);
-    Tensor *x = random_variable(1, shape(B, N, I));
+    Tensor *x = test_variable(tape, 1, shape(B, N, I));
     tape_set_training(tape, true);
     const Real *trained = test_values(nn_lstm_forward(tape, &lstm, x, NULL, NULL));
     tape_set_training(tape, false);
@@ -346,7 +335,7 @@ TEST(a_tape_in_bf16)
     Real *out[2], *gradient[2];
     for (int bf16 = 0; bf16 < 2; bf16++) {
         tape_set_precision(tape, bf16 ? PRECISION_BF16 : PRECISION_FLOAT32);
-        Tensor *x = random_variable(1, shape(B, N, I)), *h = NULL;
+        Tensor *x = test_variable(tape, 1, shape(B, N, I)), *h = NULL;
         Tensor *y = nn_gru_forward(tape, &gru, bf16 ? op_cast(tape, x, TENSOR_BF16) : x, NULL, &h);
         ck_assert(y->type == (bf16 ? TENSOR_BF16 : TENSOR_REAL) && h->type == TENSOR_REAL);
         y = op_cast(tape, y, TENSOR_REAL);
@@ -428,11 +417,12 @@ TEST(misuse_of_stacks_raises)
         "nn_gru: a: dropout is 0.5, expected 0 for one layer: it is between layers",
         nn_gru(params, "a", (RecurrentConfig){ .input = 1, .hidden = 3, .dropout = 0.5 }));
     const Lstm empty = { .stack = { .layers = 0 } };
-    Tensor *x = random_variable(1, shape(B, N, I)), *flat = op_reshape(tape, x, shape(B * N, I));
+    Tensor *x = test_variable(tape, 1, shape(B, N, I)),
+           *flat = op_reshape(tape, x, shape(B * N, I));
     assert_raises("nn_lstm_forward: there are no layers; see nn_lstm",
                   nn_lstm_forward(tape, &empty, x, NULL, NULL));
     const Lstm lstm = nn_lstm(params, "b", (RecurrentConfig){ .input = I, .hidden = H });
-    LstmState state = { .hidden = random_variable(2, shape(2, B, H)) };
+    LstmState state = { .hidden = test_variable(tape, 2, shape(2, B, H)) };
     assert_raises("nn_lstm_forward: x is [33,4], expected [B, N, input]",
                   nn_lstm_forward(tape, &lstm, flat, NULL, NULL));
     assert_raises("nn_lstm_forward: state is [2,3,37], expected [1,3,37]: layers times "

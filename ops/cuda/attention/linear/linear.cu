@@ -133,7 +133,7 @@ static ScanResult<T> result_of(const Gradient &d, int64_t stride, int64_t column
 template <typename T>
 static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Real *den)
 {
-    const int64_t few = 8; /* segments of a head whose sums a block may add up itself */
+    const int64_t few = 8; /* segments of a head, whose sums a block adds itself */
     const AttentionInputs *x = &s->x;
     CausalMma<T> c = {};
     c.argument[KEY] = argument_of<T>(x->key, x->key_stride, x->D, s->features);
@@ -147,7 +147,7 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
     c.key_lengths = x->key_lengths;
     c.per_block = (int32_t)plan.per_block;
     c.cuts_heads = plan.cuts_heads;
-    c.added_up = tiles_for(c.line.pieces, c.per_block) > few;
+    c.scanned = tiles_for(c.line.pieces, c.per_block) > few;
     c.den = den;
     c.eps = s->eps;
     c.initial_state = s->state;
@@ -163,11 +163,11 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
         launch(kernel, (unsigned)(blocks), (int)K::THREADS_PER_BLOCK, bytes, __VA_ARGS__);         \
     } while (0)
 
-template <typename T, int SIZE> static void add_up(const CausalMma<T> &c, Sum sum)
+template <typename T, int SIZE> static void prefix_sum(const CausalMma<T> &c, Sum sum)
 {
     const int64_t slot = Mma<T, SIZE>::SLOT, heads = c.line.B * c.line.H;
-    if (c.added_up)
-        LAUNCH_DEPENDENT(add_up_segments<T>, blocks_for(heads * slot), THREADS, 0, c, sum, slot,
+    if (c.scanned)
+        LAUNCH_DEPENDENT(prefix_sum_segments<T>, blocks_for(heads * slot), THREADS, 0, c, sum, slot,
                          heads * slot);
 }
 
@@ -176,7 +176,7 @@ template <typename T, int SIZE> static void sum_segments(const CausalMma<T> &c, 
 {
     typedef MmaKernels<T, SIZE> K;
     LAUNCH_MMA(LAUNCH, (mma_sum_segments<T, SIZE>), blocks, K, (int)K::SUM_BYTES, c);
-    add_up<T, SIZE>(c, PREFIX);
+    prefix_sum<T, SIZE>(c, PREFIX);
 }
 
 template <typename T, int SIZE>
@@ -227,7 +227,7 @@ static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
         LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_query_gradient<T, SIZE>), plan.blocks, K,
                    (int)K::BACKWARD_BYTES, c);
     if (plan.cuts_heads)
-        add_up<T, SIZE>(c, SUFFIX);
+        prefix_sum<T, SIZE>(c, SUFFIX);
     if (d.x.key.data || d.x.value.data || d.state)
         LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_key_value_gradients<T, SIZE>), plan.blocks, K,
                    (int)K::BACKWARD_BYTES, c);

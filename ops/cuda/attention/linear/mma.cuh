@@ -79,7 +79,7 @@ template <typename T> struct CausalMma {
     Real eps;
     Real *sums[2]; /* by Sum: of each segment, [slots, SIZE SIZE + SIZE] in the order of add_slot */
     bool cuts_heads; /* there are sums */
-    bool added_up; /* slots hold prefix sums (S, z) and suffix sums (R, r) over a head's segments */
+    bool scanned; /* slots hold prefix sums (S, z) and suffix sums (R, r) over a head's segments */
     const Real *initial_state, *dfinal_state; /* [heads, D, M + 1], or NULL: 0 */
     Real *final_state, *dinitial_state;       /* likewise; NULL: not needed */
 };

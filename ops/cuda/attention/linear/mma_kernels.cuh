@@ -113,8 +113,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
 
 /* Makes each sum include those of the head's earlier segments (PREFIX), or later ones (SUFFIX). */
 template <typename T>
-__global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum, int64_t slot_size,
-                                int64_t items)
+__global__ void prefix_sum_segments(const __grid_constant__ CausalMma<T> c, Sum sum,
+                                    int64_t slot_size, int64_t items)
 {
     enum { BATCH = 8 }; /* independent loads */
     let_next_kernel_start();

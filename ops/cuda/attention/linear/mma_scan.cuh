@@ -98,8 +98,8 @@ __device__ static inline MmaState<T, SIZE> load_state(const CausalMma<T> &c, con
     const int D = c.argument[KEY].columns, M = c.argument[VALUE].columns;
     const Real *begin = sum == PREFIX ? c.initial_state : c.dfinal_state;
     const int32_t nearest = sum == PREFIX ? s.slot - 1 : s.slot + 1;
-    const int32_t first = sum == SUFFIX || c.added_up ? nearest : s.first_slot;
-    const int32_t last = sum == PREFIX || c.added_up ? nearest : s.last_slot;
+    const int32_t first = sum == SUFFIX || c.scanned ? nearest : s.first_slot;
+    const int32_t last = sum == PREFIX || c.scanned ? nearest : s.last_slot;
     MmaState<T, SIZE> state = {};
     if (begin)
         for_each_element(&state, D, M, [=](float *x, int row, int column) {

@@ -29,9 +29,9 @@
  * both directions begin at the same positions.
  *
  * Three kernels, the chunk-parallel form: sum_pieces computes S~ or R~ of every piece of a head,
- * add_up_pieces their prefix sums, and scan_pieces the results. When causal, a piece is one chunk;
- * otherwise it is several, the number chosen to fill the GPU. Pieces depend on the sizes alone, so
- * results are bitwise repeatable. */
+ * prefix_sum_pieces their prefix sums, and scan_pieces the results. When causal, a piece is one
+ * chunk; otherwise it is several, the number chosen to fill the GPU. Pieces depend on the sizes
+ * alone, so results are bitwise repeatable. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 

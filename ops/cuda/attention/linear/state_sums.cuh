@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
 
 /* The states become prefix sums over each head's pieces, the initial state included. */
 template <typename T>
-__global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t items)
+__global__ void prefix_sum_pieces(const __grid_constant__ Scans<T> all, int64_t items)
 {
     GRID_FOR(item, items) {
         const int64_t size = all.D * all.W, elements = items / all.sums_count;
@@ -121,7 +121,7 @@ template <typename T, int SIZE> static void launch_sums(const Scans<T> &all)
     LAUNCH_TILES((sum_pieces<T, SIZE>), items, CHUNK * (Tile<SIZE>::PITCH + SIZE + 1), all, y_tiles,
                  w_tiles, items);
     if (all.sums_line.pieces > 1 || final || all.reads_all_states)
-        LAUNCH(add_up_pieces<T>, blocks_for(elements), THREADS, 0, all, elements);
+        LAUNCH(prefix_sum_pieces<T>, blocks_for(elements), THREADS, 0, all, elements);
 }
 
 #endif
