@@ -1,6 +1,6 @@
 /* The arguments of rms_norm and l2_normalize. */
-#ifndef TAPEGRAD_OPS_ROWS_RMS_NORM_H
-#define TAPEGRAD_OPS_ROWS_RMS_NORM_H
+#ifndef TAPEGRAD_RMS_NORM_KERNELS_H
+#define TAPEGRAD_RMS_NORM_KERNELS_H
 
 #include "autograd/tape.h"
 
