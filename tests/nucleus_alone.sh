@@ -27,7 +27,7 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 as_printed "$without_backends" &
 one_line=$!
 tests='operations elementwise rows products layout convolution causal_convolution batchnorm random attention softmax_attention
-       gates delta_rule lsh_attention features rotary recurrent ctc vectors layers generation qwen3_next params optim muon schedule_free
+       gates delta_rule lsh_attention features rms_norm rotary recurrent ctc vectors layers generation qwen3_next params optim muon schedule_free
        losses mixture checkpoint
        distributed file tape recompute replay recovery sampling math'
 names=$(printf 'test_%s ' $tests)
