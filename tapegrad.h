@@ -118,6 +118,7 @@
 #include "ext/mixture/mixture.h"
 #include "ext/muon/muon.h"
 #include "ext/recurrent/recurrent.h"
+#include "ext/rms_norm/rms_norm.h"
 #include "ext/rotary/rotary.h"
 #include "ext/sampling/sampling.h"
 #include "ext/schedule_free/schedule_free.h"

@@ -203,19 +203,6 @@ LayerNorm nn_layernorm(Params *params, const char *name, int64_t width);
  * Kiros, Hinton 2016, equation 4): x [..., width], returns the same shape. */
 Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
 
-typedef struct RmsNorm {
-    Tensor *weight;       /* [width] */
-    double eps;           /* 1e-6 */
-    bool one_plus_weight; /* the factor is 1 + weight */
-} RmsNorm;
-
-/* Weight is initialized to ones; with one_plus, the form of Gemma and Qwen3-Next, to zeros. */
-RmsNorm nn_rms_norm(Params *params, const char *name, int64_t width);
-RmsNorm nn_rms_norm_one_plus(Params *params, const char *name, int64_t width);
-/* out = x / sqrt(mean x^2 + eps) weight, or times 1 + weight, along the last axis (op_rms_norm):
- * x [..., width], returns the same shape. */
-Tensor *nn_rms_norm_forward(Tape *tape, const RmsNorm *norm, Tensor *x);
-
 typedef struct Dropout {
     double probability;
 } Dropout;

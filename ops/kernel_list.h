@@ -57,11 +57,6 @@ KERNEL(layernorm_forward, (Real *out, NormArguments norm))
 /* dx [R, C], dweight, dbias [C] <- the gradients, from dout [R, C]; weight and bias are Real */
 KERNEL(layernorm_backward,
        (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
-/* out [R, C] = rms_norm or l2_normalize of each row of x; writes r */
-KERNEL(rms_norm_forward, (Real *out, RmsNormArguments norm))
-/* dx [R, C], dweight [C] <- the gradients, from dout [R, C]; weight is Real */
-KERNEL(rms_norm_backward,
-       (Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm))
 /* out [R, C] = layernorm of each row of x + dropout(branch) */
 FUSED_KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
 FUSED_KERNEL(residual_layernorm_backward,

@@ -29,7 +29,6 @@
 #include "ops/losses/losses.h"
 #include "ops/products/linear.h"
 #include "ops/rows/layernorm.h"
-#include "ops/rows/rms_norm.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/integers.h"
 #include "tensor/kernel.h"

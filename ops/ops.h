@@ -161,12 +161,6 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
  * the biased variance; weight, bias [C], or NULL: ones, zeros; returns [..., C]  (Ba, Kiros, Hinton
  * 2016). Raises unless eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
-/* out_c = x_c / sqrt(sum_j x_j^2 / C + eps) weight_c, in each row of x [..., C]; weight [C], or
- * NULL: ones; returns [..., C]  (Zhang and Sennrich 2019). Models that store weight - 1 pass
- * op_add_scalar(tape, weight, 1). Raises unless eps > 0. */
-Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps);
-/* out_c = x_c / sqrt(sum_j x_j^2 + eps), likewise: rows of length 1 but for eps. */
-Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch: x, branch
  * [..., C]; the other arguments, random numbers and errors as in op_dropout and op_layernorm. On
  * "cpu" and "cuda" it is one pass over memory, which stores neither the sum nor a mask. */

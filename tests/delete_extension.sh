@@ -21,11 +21,16 @@ cp -r Makefile *.mk *.awk tapegrad.h extend.h tensor autograd ops nn optim distr
     "$directory"
 cd "$directory"
 
-# The names that its header declares and the nucleus does not.
+# The names that its header has, but neither the nucleus nor the extensions that it needs.
 words() { sed 's#/\*.*\*/##; \#/\*#,\#\*/#d' "$@" | grep -oE '\b((op|nn|optim)_[a-z0-9_]+|[A-Z][A-Za-z_]+)\b' | sort -u; }
 names=
 for name in $deleted; do
-    names+=$(comm -23 <(words ext/$name/$name.h) <(words {tensor/tensor,autograd/tape,ops/ops,nn/nn,optim/optim}.h))$'\n'
+    needed=$(awk -v name=$name '$1 == name && gsub(/[a-z_]+/, "ext/&/&.h", $2) { gsub(",", " ", $2); print $2 }' \
+        tests/extensions.txt)
+    names+=$(comm -23 <(words ext/$name/$name.h) \
+        <(words {tensor/tensor,autograd/tape,ops/ops,nn/nn,optim/optim}.h $needed))$'\n'
+done
+for name in $deleted; do
     sed -i "\\#\"ext/$name/#d; /^ *${name^^}_[A-Z_]*(ROW) /d" tapegrad.h tests/extensions.h
     files=$(awk -v name=$name '$1 == name { for (i = 3; i <= NF; i++) print $i }' tests/extensions.txt)
     rm -rf "ext/$name" $files

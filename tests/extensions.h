@@ -10,6 +10,7 @@
 #include "ext/lsh/tests/operations.h"
 #include "ext/mixture/tests/operations.h"
 #include "ext/recurrent/tests/operations.h"
+#include "ext/rms_norm/tests/operations.h"
 #include "ext/rotary/tests/operations.h"
 /* clang-format off */
 #define EXTENSION_OPERATIONS(ROW)                                                                  \
@@ -20,6 +21,7 @@
     LSH_OPERATIONS(ROW)                                                                            \
     MIXTURE_OPERATIONS(ROW)                                                                        \
     RECURRENT_OPERATIONS(ROW)                                                                      \
+    RMS_NORM_OPERATIONS(ROW)                                                                       \
     ROTARY_OPERATIONS(ROW)                                                                         \
 
 #define EXTENSION_RANDOM_ROWS(ROW)                                                                 \
@@ -30,6 +32,7 @@
     LSH_RANDOM_ROWS(ROW)                                                                           \
     MIXTURE_RANDOM_ROWS(ROW)                                                                       \
     RECURRENT_RANDOM_ROWS(ROW)                                                                     \
+    RMS_NORM_RANDOM_ROWS(ROW)                                                                      \
     ROTARY_RANDOM_ROWS(ROW)                                                                        \
 
 #endif

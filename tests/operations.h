@@ -302,15 +302,6 @@ static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
         { S(3, 50, 24), P(24), P(24) },                                                            \
         { S(200, 256), P(256), P(256) }, { S(3, 1500), P(1500), P(1500) },                         \
         { S(20, 2500), P(2500), P(2500) })                                                         \
-    ROW(rms_norm, op_rms_norm(tape, x[0], x[1], 0.3), PASSES(2, 5),                                \
-        { S(ROWS, WIDTH), P(WIDTH) }, { S(5), P(5) }, { S(3, 19), P(19) }, { S(70, 3), P(3) },     \
-        { S(2, 1, 3, 17), P(17) }, { S(200, 256), P(256) }, { S(20, 2500), P(2500) })              \
-    ROW(rms_norm_one_plus, op_rms_norm(tape, x[0], op_add_scalar(tape, x[1], 1), 0.3),             \
-        UNMEASURED, { S(3, 19), P(19) }, { S(37, 24), P(24) })                                     \
-    ROW(rms_norm_alone, op_rms_norm(tape, x[0], NULL, 0.3), UNMEASURED,                            \
-        { S(3, 7) }, { S(2, 3, 2, 19) }, { S(5, 1500) })                                           \
-    ROW(l2_normalize, op_l2_normalize(tape, x[0], 0.3), PASSES(2, 5), { S(ROWS, WIDTH) },          \
-        { S(5) }, { S(2, 3, 2, 19) }, { S(70, 3) }, { S(20, 1500) })                               \
     ROW(residual_layernorm,                                                                        \
         op_residual_layernorm(tape, x[0], x[1], 0.3, x[2], x[3], 1e-3), PASSES(3, 8),              \
         { S(ROWS, WIDTH), S(ROWS, WIDTH), P(WIDTH), P(WIDTH) }, { S(5), S(5), P(5), P(5) },        \

@@ -32,8 +32,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(where, { S(ONE_OR(B_, K_), N_ + 2, M_), S(B_, 1, M_), WEIGHTS(N_ + 2, ONE_OR(M_, H_)) })   \
     ROW(used_twice, { S(N_, M_) }) ROW(softmax, { S(B_, N_, M_) })                                 \
     ROW(log_softmax, { S(N_, M_ * K_) }) ROW(layernorm, { S(B_, N_, M_), P(M_), P(M_) })           \
-    ROW(rms_norm, { S(B_, N_, M_), P(M_) }) ROW(rms_norm_one_plus, { S(N_, M_), P(M_) })           \
-    ROW(rms_norm_alone, { S(N_, M_) }) ROW(l2_normalize, { S(B_, N_, H_, M_) })                    \
     ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
     ROW(layernorm_without_bias, { S(B_, N_, M_) })                                                 \
     ROW(residual_without_bias, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                        \

@@ -104,28 +104,6 @@ TEST(a_config_of_zeros_means_the_defaults)
     end();
 }
 
-/* Both forms start as the norm alone; then the stored weight differs by 1. */
-TEST(rms_norms_scale_by_weight_or_by_one_plus_weight)
-{
-    enum { WIDTH = 7 };
-    begin();
-    const RmsNorm norms[] = { nn_rms_norm(params, "a", WIDTH),
-                              nn_rms_norm_one_plus(params, "b", WIDTH) };
-    Tensor *x = tape_variable(tape, test_normal(1, 3 * WIDTH), shape(3, WIDTH));
-    for (int i = 0; i < 2; i++) {
-        const Real *alone = test_values(op_rms_norm(tape, x, NULL, 1e-6));
-        assert_close(test_values(nn_rms_norm_forward(tape, &norms[i], x)), alone, 3 * WIDTH, 1e-6);
-        Real *weights = test_normal(2, WIDTH), *expected = test_zeros(3 * WIDTH);
-        tensor_write(norms[i].weight, weights);
-        for (int j = 0; j < 3 * WIDTH; j++)
-            expected[j] = alone[j] * (weights[j % WIDTH] + (Real)i);
-        assert_close(test_values(nn_rms_norm_forward(tape, &norms[i], x)), expected, 3 * WIDTH,
-                     1e-6);
-    }
-    ck_assert(params_find(params, "a.weight") == norms[0].weight);
-    end();
-}
-
 TEST(gated_feed_forward_is_its_three_linear_layers)
 {
     enum { ROWS = 4, WIDTH = 6, INNER = 9 };
@@ -311,8 +289,6 @@ TEST(invalid_configs_raise)
                   nn_gated_feed_forward(params, "f", 3, 0));
     assert_raises("nn_gated_feed_forward_forward: the layer is NULL",
                   nn_gated_feed_forward_forward(tape, NULL, NULL));
-    assert_raises("nn_rms_norm: n: width is 0, expected 1 or more", nn_rms_norm(params, "n", 0));
-    assert_raises("nn_rms_norm_forward: the layer is NULL", nn_rms_norm_forward(tape, NULL, NULL));
     assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",
                   nn_sinusoidal_positions(params, 0, 4));
     assert_raises("shape: a tensor of these 2 sizes would take 2^63 bytes or more",

@@ -1,5 +1,6 @@
 /* The delta rule as a kind of attention. */
 #include "ext/delta/delta.h"
+#include "ext/rms_norm/rms_norm.h"
 #include "extend.h"
 
 typedef struct DeltaKind {

@@ -22,7 +22,6 @@ const Kernels cpu_kernels = {
     .cast = cast_cpu,
     /* rows */
     .layernorm_backward = layernorm_backward_cpu,
-    .rms_norm_backward = rms_norm_backward_cpu,
     .residual_layernorm_forward = residual_layernorm_forward_cpu,
     .residual_layernorm_backward = residual_layernorm_backward_cpu,
     .argmax = argmax_cpu,
@@ -73,8 +72,6 @@ const Kernels cpu_bf16_kernels = {
     .log_softmax_backward = log_softmax_backward_bf16,
     .layernorm_forward = layernorm_forward_bf16,
     .layernorm_backward = layernorm_backward_bf16,
-    .rms_norm_forward = rms_norm_forward_bf16,
-    .rms_norm_backward = rms_norm_backward_bf16,
     .residual_layernorm_forward = residual_layernorm_forward_bf16,
     .residual_layernorm_backward = residual_layernorm_backward_bf16,
     .argmax = argmax_bf16,

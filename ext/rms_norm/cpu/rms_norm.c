@@ -1,12 +1,11 @@
 /* rms_norm in bf16, and its gradients in both dtypes. As in layernorm, each block of rows has its
  * own sum of dweight; the blocks depend on R alone. */
+#include "ext/rms_norm/kernels.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
 
-void rms_norm_forward_bf16(Real *out, RmsNormArguments norm)
+static void rms_norm_forward_bf16(Real *out, RmsNormArguments norm)
 {
     BF16_BLOCKS(block, norm.R, norm.C, 2) {
         RmsNormArguments rows = norm;
@@ -34,11 +33,11 @@ ALWAYS_INLINE void rms_norm_row_backward(int T, Gradient dx, Real *sum, const Re
     Real sum_hn = 0;
 #pragma omp simd reduction(+ : sum_hn)
     for (int64_t c = 0; c < C; c++)
-        sum_hn += load(T, g, c) * (weight ? weight[c] : 1) * load(T, x, c) * r;
+        sum_hn += load(T, g, c) * weight_or_one(weight, c) * load(T, x, c) * r;
     const Real s_hn = norm->s * sum_hn;
 #pragma omp simd
     for (int64_t c = 0; c < C; c++) {
-        const Real n = load(T, x, c) * r, h = load(T, g, c) * (weight ? weight[c] : 1);
+        const Real n = load(T, x, c) * r, h = load(T, g, c) * weight_or_one(weight, c);
         contribute(T, dx.data, c, dx.accumulate, r * (h - n * s_hn));
     }
 }
@@ -70,12 +69,17 @@ static void rms_norm_backward_as(TensorType type, Gradient dx, Gradient dweight,
     device_workspace_free(partial);
 }
 
-void rms_norm_backward_cpu(Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm)
+static void rms_norm_backward_cpu(Gradient dx, Gradient dweight, const Real *dout,
+                                  RmsNormArguments norm)
 {
     rms_norm_backward_as(TENSOR_REAL, dx, dweight, dout, &norm);
 }
 
-void rms_norm_backward_bf16(Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm)
+static void rms_norm_backward_bf16(Gradient dx, Gradient dweight, const Real *dout,
+                                   RmsNormArguments norm)
 {
     rms_norm_backward_as(TENSOR_BF16, dx, dweight, dout, &norm);
 }
+
+const RmsNormKernels rms_norm_cpu = { rms_norm_forward_plain, rms_norm_backward_cpu };
+const RmsNormKernels rms_norm_cpu_bf16 = { rms_norm_forward_bf16, rms_norm_backward_bf16 };

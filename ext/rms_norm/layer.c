@@ -1,5 +1,6 @@
-/* Root mean square normalization (Zhang and Sennrich 2019) over the last axis. */
-#include "nn/internal.h"
+/* Root mean square normalization as a layer: op_rms_norm. */
+#include "ext/rms_norm/rms_norm.h"
+#include "extend.h"
 
 static RmsNorm new_rms_norm(Params *params, const char *name, int64_t width, bool one_plus_weight)
 {

@@ -1,7 +1,6 @@
-#include "ops/cuda/shared/rows.cuh"
+#include "ext/rms_norm/kernels.h"
 #include "ops/cuda/shared/columns.cuh"
-#include "ops/kernels.h"
-#include "ops/shared/columns.h"
+#include "ops/cuda/shared/rows.cuh"
 
 template <typename T, int LANES>
 __global__ void rms_norm_forward(T *out, const T *x, RmsNormArguments norm)
@@ -13,8 +12,7 @@ __global__ void rms_norm_forward(T *out, const T *x, RmsNormArguments norm)
             squares += load(&x[row * C + c]) * load(&x[row * C + c]);
         const Real r = inverse_deviation(row_sum<LANES>(squares) * norm.s, norm.eps);
         LANE_FOR(c, C, LANES)
-            store(&out[row * C + c],
-                  load(&x[row * C + c]) * r * (norm.weight ? norm.weight[c] : 1));
+            store(&out[row * C + c], load(&x[row * C + c]) * r * weight_or_one(norm.weight, c));
         if (threadIdx.x % LANES == 0)
             norm.r[row] = r;
     }
@@ -29,11 +27,11 @@ __global__ void rms_norm_input_gradient(T *dx, bool accumulate, const T *dout, c
         const Real r = norm.r[row];
         Real sum_hn = 0;
         LANE_FOR(c, C, LANES)
-            sum_hn += load(&dout[row * C + c]) * (norm.weight ? norm.weight[c] : 1) *
+            sum_hn += load(&dout[row * C + c]) * weight_or_one(norm.weight, c) *
                       load(&x[row * C + c]) * r;
         const Real s_hn = norm.s * row_sum<LANES>(sum_hn);
         LANE_FOR(c, C, LANES) {
-            const Real h = load(&dout[row * C + c]) * (norm.weight ? norm.weight[c] : 1);
+            const Real h = load(&dout[row * C + c]) * weight_or_one(norm.weight, c);
             contribute(&dx[row * C + c], accumulate, r * (h - load(&x[row * C + c]) * r * s_hn));
         }
     }
@@ -56,14 +54,14 @@ __global__ void rms_norm_weight_gradient(Real *partial, const T *dout, const T *
         partial[part * C + c] = (Real)sum;
 }
 
-extern "C" void rms_norm_forward_cuda(TensorType type, Real *out, RmsNormArguments norm)
+static void rms_norm_forward_cuda(TensorType type, Real *out, RmsNormArguments norm)
 {
     BY_STORAGE(type, T,
                LAUNCH_ROWS(rms_norm_forward, T, norm.R, norm.C, (T *)out, (const T *)norm.x, norm));
 }
 
-extern "C" void rms_norm_backward_cuda(TensorType type, Gradient dx, Gradient dweight,
-                                       const Real *dout, RmsNormArguments norm)
+static void rms_norm_backward_cuda(TensorType type, Gradient dx, Gradient dweight, const Real *dout,
+                                   RmsNormArguments norm)
 {
     const int64_t R = norm.R, C = norm.C, parts = row_blocks(R);
     if (dx.data)
@@ -81,3 +79,9 @@ extern "C" void rms_norm_backward_cuda(TensorType type, Gradient dx, Gradient dw
     add_part_pairs(dweight, { NULL, false }, partial, parts, C);
     device_workspace_free(partial);
 }
+
+template <TensorType type>
+static constexpr RmsNormKernels rms_norm_table = { call<rms_norm_forward_cuda, type>,
+                                                   call<rms_norm_backward_cuda, type> };
+const RmsNormKernels rms_norm_cuda = rms_norm_table<TENSOR_REAL>;
+const RmsNormKernels rms_norm_cuda_bf16 = rms_norm_table<TENSOR_BF16>;

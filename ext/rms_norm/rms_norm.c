@@ -7,8 +7,8 @@
  *   dn_c / dx_j = [c = j] r + x_c dr / dx_j = r ([c = j] - s n_c n_j)
  *   dx_j <- sum_c h_c dn_c / dx_j = r (h_j - s n_j sum_c h_c n_c)
  * Saved for the backward pass: r, one value per row. */
-#include "ops/kernels.h"
-#include "ops/shared/rows.h"
+#include "ext/rms_norm/rms_norm.h"
+#include "ext/rms_norm/kernels.h"
 
 void rms_norm_forward_plain(Real *out, RmsNormArguments norm)
 {
@@ -22,12 +22,13 @@ void rms_norm_forward_plain(Real *out, RmsNormArguments norm)
         const Real r = inverse_deviation((Real)(squares * (double)norm.s), norm.eps);
         PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++)
-            out[row * C + c] = x[c] * r * (weight ? weight[c] : 1);
+            out[row * C + c] = x[c] * r * weight_or_one(weight, c);
         norm.r[row] = r;
     }
 }
 
-void rms_norm_backward_plain(Gradient dx, Gradient dweight, const Real *dout, RmsNormArguments norm)
+static void rms_norm_backward_plain(Gradient dx, Gradient dweight, const Real *dout,
+                                    RmsNormArguments norm)
 {
     const int64_t R = norm.R, C = norm.C;
     EACH_ROW(row, dx.data ? R : 0, C) {
@@ -36,11 +37,11 @@ void rms_norm_backward_plain(Gradient dx, Gradient dweight, const Real *dout, Rm
         double sum_hn = 0;
         SUM(+, sum_hn)
         for (int64_t c = 0; c < C; c++)
-            sum_hn += g[c] * (weight ? weight[c] : 1) * x[c] * r;
+            sum_hn += g[c] * weight_or_one(weight, c) * x[c] * r;
         const Real s_hn = norm.s * (Real)sum_hn;
         PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++) {
-            const Real n = x[c] * r, h = g[c] * (weight ? weight[c] : 1);
+            const Real n = x[c] * r, h = g[c] * weight_or_one(weight, c);
             gradient_add(dx, row * C + c, r * (h - n * s_hn));
         }
     }
@@ -51,6 +52,8 @@ void rms_norm_backward_plain(Gradient dx, Gradient dweight, const Real *dout, Rm
         gradient_add(dweight, c, (Real)sum_gn);
     }
 }
+
+const RmsNormKernels rms_norm_plain = { rms_norm_forward_plain, rms_norm_backward_plain };
 
 static RmsNormArguments rms_norm_arguments(const Tensor *x, const Tensor *weight, Real s,
                                            double eps, const Tensor *r)
@@ -69,21 +72,20 @@ static void rms_norm_backward(Node *node)
     Tensor *x = node->inputs[0], *weight = node->inputs[1];
     const Gradient dx = tape_contribution(node, x), dweight = tape_contribution(node, weight);
     const Real s = *(const Real *)node->attributes;
-    kernels_of(x)->rms_norm_backward(dx, dweight, tape_upstream(node, 0),
-                                     rms_norm_arguments(x, weight, s, 0, node->saved[0]));
+    rms_norm_kernels(x)->backward(dx, dweight, tape_upstream(node, 0),
+                                  rms_norm_arguments(x, weight, s, 0, node->saved[0]));
 }
 
-static Tensor *rms_norm(Tape *tape, const char *operation, Tensor *x, Tensor *weight, bool mean,
+static Tensor *rms_norm(Tape *tape, const char *operation, Tensor *x, Tensor *weight, Real s,
                         double eps)
 {
     check_normalization(tape, operation, x, eps);
     if (weight && !shape_equal(weight->shape, shape(shape_columns(x->shape))))
         tape_error(tape, "%s: weight %s, expected %s: x %s", operation, tensor_text(weight).text,
                    shape_text(shape(shape_columns(x->shape))).text, tensor_text(x).text);
-    const Real s = mean ? 1 / (Real)shape_columns(x->shape) : 1;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *r = tape_tensor(tape, shape(shape_rows(x->shape)));
-    kernels_of(x)->rms_norm_forward(out->data, rms_norm_arguments(x, weight, s, eps, r));
+    rms_norm_kernels(x)->forward(out->data, rms_norm_arguments(x, weight, s, eps, r));
     tape_record(tape,
                 (Node){ operation, rms_norm_backward, .inputs = { x, weight }, .outputs = { out },
                         .saved = { r }, .attributes = tape_save(tape, &s, sizeof s) });
@@ -95,11 +97,11 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps)
     tape_use(tape, "op_rms_norm: x", x);
     if (weight)
         tape_use_real(tape, "op_rms_norm: weight", weight);
-    return rms_norm(tape, "op_rms_norm", x, weight, true, eps);
+    return rms_norm(tape, "op_rms_norm", x, weight, 1 / (Real)shape_columns(x->shape), eps);
 }
 
 Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps)
 {
     tape_use(tape, "op_l2_normalize: x", x);
-    return rms_norm(tape, "op_l2_normalize", x, NULL, false, eps);
+    return rms_norm(tape, "op_l2_normalize", x, NULL, 1, eps);
 }
