@@ -1,7 +1,7 @@
 /* causal_convolution on the CPU, in both dtypes: the weights are transposed to [K, C], so that all
  * loops are along the channels, and a tile of channels stays in L1 while its taps are summed. The
  * blocks of rows of dweight depend on R alone. */
-#include "ops/convolution/causal_convolution.h"
+#include "ext/causal_convolution/kernels.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"

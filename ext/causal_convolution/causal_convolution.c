@@ -9,7 +9,7 @@
  *   dbias_c <- sum over sequences and i of g_ic
  * where f_t counts for t >= 0, and g_i for 0 <= i < n. In the code i and j are rows of x, whose
  * positions begin at sequence.first. */
-#include "ops/convolution/causal_convolution.h"
+#include "ext/causal_convolution/kernels.h"
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 #include "ops/shared/internal.h"

@@ -1,6 +1,6 @@
 /* causal_convolution on CUDA: one thread per element of out, dx and the states; dweight by the sums
- * over parts of the rows. ops/convolution/causal_convolution.c has the derivation. */
-#include "ops/convolution/causal_convolution.h"
+ * over parts of the rows. causal_convolution.c has the derivation. */
+#include "ext/causal_convolution/kernels.h"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/kernels.h"
 #include "ops/shared/columns.h"
