@@ -1,5 +1,5 @@
 #include "ops/kernels.h"
-#include "ops/cuda/shared/polynomial.cuh"
+#include "ext/features/cuda/polynomial.cuh"
 
 template <typename T>
 __global__ void polynomial_features_forward(T *out, const T *x, int64_t R, int64_t F, int64_t D)

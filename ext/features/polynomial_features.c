@@ -7,7 +7,7 @@
  * Backward, g = dL/dout; g_i, g_ii and g_ij = g_ji belong to sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j:
  *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
  * The order of the pairs: polynomial_features.h. */
-#include "ops/attention/polynomial_features.h"
+#include "ext/features/kernels.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

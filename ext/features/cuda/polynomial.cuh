@@ -3,7 +3,7 @@
 #define TAPEGRAD_OPS_SHARED_POLYNOMIAL_CUH
 
 #include "ops/cuda/shared/map.cuh"
-#include "ops/attention/polynomial_features.h"
+#include "ext/features/kernels.h"
 
 /* Feature f of a row x [D]. */
 template <typename T>
