@@ -89,22 +89,6 @@ KERNEL(linear_activate,
 KERNEL(linear_activate_backward, (Real *h, Gradient dbias, const Real *g, const Real *y,
                                   Activation f, int64_t R, int64_t O))
 
-/* ---------------------------------------------------------------------------------- convolution */
-
-/* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C]
- * or NULL, and both states (state may be NULL) are Real. */
-KERNEL(causal_convolution_forward,
-       (Real *out, Real *final_state, const Real *x, const Real *weight, const Real *bias,
-        const Real *state, ConvolvedSequences c))
-/* dx, dstate, which is Real, <- the gradients, from dout and dfinal_state or NULL */
-KERNEL(causal_convolution_backward_x,
-       (Gradient dx, Gradient dstate, const Real *dout, const Real *dfinal_state,
-        const Real *weight, ConvolvedSequences c))
-/* dweight, dbias, Real, <- the gradients */
-KERNEL(causal_convolution_backward_weight,
-       (Gradient dweight, Gradient dbias, const Real *dout, const Real *x, const Real *state,
-        ConvolvedSequences c))
-
 /* --------------------------------------------------------------------------------------- layout */
 
 /* to [rows, columns] <- from, with row strides in elements */

@@ -45,26 +45,6 @@ typedef enum {
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
-/* ---------------------------------------------------------------------------------- convolution */
-
-typedef struct CausalConvolutionOptions {
-    Tensor *lengths; /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
-                      * positions */
-    Tensor *offsets; /* NULL; int32 [S + 1], B = 1: S sequences are stored one after another, as in
-                      * CausalLinearAttentionOptions. Excludes lengths. */
-    Tensor *state;   /* NULL: zeros; [B, K - 1, C] (with offsets [S, K - 1, C]): the inputs of the
-                      * K - 1 positions before these */
-} CausalConvolutionOptions;
-
-/* out_ic = bias_c + sum_k weight_ck x_{i+k-K+1},c: each channel of a sequence convolved over time
- * with its own K taps; the last tap is the present. x [B, N, C], weight [C, K], K from 2 on, bias
- * [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
- * *final_state becomes the last K - 1 inputs of each sequence, Real: as state of the next part of
- * the sequences it continues them, down to one position per call. PyTorch's Conv1d with groups = C
- * has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
-Tensor *op_causal_convolution(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
-                              CausalConvolutionOptions options, Tensor **final_state);
-
 /* ---------------------------------------------------------------------------------- elementwise
  * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where
  * sizes differ, one is 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or

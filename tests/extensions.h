@@ -3,6 +3,7 @@
 #define EXTENSION_OPERATIONS(ROW)
 #define EXTENSION_RANDOM_ROWS(ROW)
 #else
+#include "ext/causal_convolution/tests/operations.h"
 #include "ext/ctc/tests/operations.h"
 #include "ext/delta/tests/operations.h"
 #include "ext/images/tests/operations.h"
@@ -13,6 +14,7 @@
 #include "ext/rotary/tests/operations.h"
 /* clang-format off */
 #define EXTENSION_OPERATIONS(ROW)                                                                  \
+    CAUSAL_CONVOLUTION_OPERATIONS(ROW)                                                             \
     CTC_OPERATIONS(ROW)                                                                            \
     DELTA_OPERATIONS(ROW)                                                                          \
     IMAGES_OPERATIONS(ROW)                                                                         \
@@ -23,6 +25,7 @@
     ROTARY_OPERATIONS(ROW)                                                                         \
 
 #define EXTENSION_RANDOM_ROWS(ROW)                                                                 \
+    CAUSAL_CONVOLUTION_RANDOM_ROWS(ROW)                                                            \
     CTC_RANDOM_ROWS(ROW)                                                                           \
     DELTA_RANDOM_ROWS(ROW)                                                                         \
     IMAGES_RANDOM_ROWS(ROW)                                                                        \

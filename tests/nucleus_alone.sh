@@ -43,7 +43,7 @@ DEVICE=plain ONLY=$names tests/run build
 rm -r ext build
 as_printed "$nucleus" &
 one_line=$!
-tests='operations elementwise rows products layout causal_convolution random attention softmax_attention
+tests='operations elementwise rows products layout random attention softmax_attention
        decay_gradient params optim checkpoint file tape math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task

@@ -158,15 +158,12 @@ TEST(initial_weights_are_those_of_the_papers_code)
     Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
     Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ 5, 5, 0, 0, 0, 0, 0 });
-    CausalConvolution causal = nn_causal_convolution(params, "causal", 100, 4);
     const struct {
         const Tensor *tensor;
         double bound;
     } uniform[] = { { linear.weight, 0.2 },
                     { conv.weight, 0.1 },
                     { conv.bias, 0.1 },
-                    { causal.weight, 0.5 },
-                    { causal.bias, 0.5 },
                     { linear.bias, 0.2 },
                     { attention.input.weight, 0.25 },
                     { attention.input.bias, 0.25 },
@@ -188,16 +185,13 @@ TEST(initial_weights_are_those_of_the_papers_code)
     end();
 }
 
-/* Of a convolution over time each input has `taps` outputs, whatever the number of channels. */
 TEST(xavier_of_convolutions_counts_inputs_and_outputs)
 {
     const LinearConfig xavier = { .weight = { INITIAL_XAVIER, 1 } };
     begin();
     const Conv2d conv =
         nn_conv2d_with(params, "conv", 4, 30, (Window){ .height = 5, .width = 2 }, xavier);
-    const CausalConvolution causal = nn_causal_convolution_with(params, "c", 100, 4, xavier);
     ck_assert_double_eq_tol(largest(conv.weight) / sqrt(6. / (10 * (4 + 30))), 1, 0.05);
-    ck_assert_double_eq_tol(largest(causal.weight) / sqrt(6. / (4 + 4)), 1, 0.05);
     end();
 }
 
@@ -307,12 +301,6 @@ TEST(invalid_configs_raise)
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
                   nn_embedding(params, "e", 3, -1));
     assert_raises("nn_layernorm: n: width is 0, expected 1 or more", nn_layernorm(params, "n", 0));
-    assert_raises("nn_causal_convolution: c: channels is 3 and taps 1, expected 1 or more and 2 or "
-                  "more",
-                  nn_causal_convolution(params, "c", 3, 1));
-    assert_raises(
-        "nn_causal_convolution_forward: the layer is NULL",
-        nn_causal_convolution_forward(tape, NULL, NULL, (CausalConvolutionOptions){ 0 }, NULL));
     assert_raises("nn_gated_feed_forward: f: width is 3 and inner 0, expected 1 or more",
                   nn_gated_feed_forward(params, "f", 3, 0));
     assert_raises("nn_gated_feed_forward_forward: the layer is NULL",
@@ -798,18 +786,16 @@ TEST(a_layer_without_bias_is_a_product)
 }
 
 /* A missing weight is ones, a missing bias zeros; files then lack their names, as PyTorch's do. */
-TEST(norms_and_convolutions_without_weight_or_bias)
+TEST(norms_without_weight_or_bias)
 {
     begin();
     const LayerNorm alone = nn_layernorm_with(
         params, "a", WIDTH, (LayerNormConfig){ .no_weight = true, .no_bias = true });
     const LayerNorm scaled =
         nn_layernorm_with(params, "s", WIDTH, (LayerNormConfig){ .no_bias = true });
-    const CausalConvolution taps =
-        nn_causal_convolution_with(params, "c", WIDTH, 2, (LinearConfig){ .no_bias = true });
     const LayerNorm full = nn_layernorm(params, "f", WIDTH);
-    ck_assert(!alone.weight && !alone.bias && !scaled.bias && !taps.bias);
-    ck_assert_int_eq(params_count(params), 1 + 1 + 2);
+    ck_assert(!alone.weight && !alone.bias && !scaled.bias);
+    ck_assert_int_eq(params_count(params), 1 + 2);
     ck_assert_ptr_eq(params_find(params, "s.weight"), scaled.weight);
     Tensor *x = some_input(), *expected = nn_layernorm_forward(tape, &full, x);
     const Real *values = test_values(expected);

@@ -32,9 +32,6 @@ const Kernels cpu_kernels = {
     .linear_forward = linear_forward_cpu,
     .linear_activate_backward = linear_activate_backward_cpu,
     /* convolution */
-    .causal_convolution_forward = causal_convolution_forward_cpu,
-    .causal_convolution_backward_x = causal_convolution_backward_x_cpu,
-    .causal_convolution_backward_weight = causal_convolution_backward_weight_cpu,
     /* layout */
     .embedding_backward = embedding_backward_cpu,
     .transpose = transpose_cpu,
@@ -84,9 +81,6 @@ const Kernels cpu_bf16_kernels = {
     .linear_activate = linear_activate_bf16,
     .linear_activate_backward = linear_activate_backward_bf16,
     /* convolution */
-    .causal_convolution_forward = causal_convolution_forward_bf16,
-    .causal_convolution_backward_x = causal_convolution_backward_x_bf16,
-    .causal_convolution_backward_weight = causal_convolution_backward_weight_bf16,
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,
