@@ -164,18 +164,6 @@ KERNEL(softmax_attention_backward,
        (AttentionGradient d, Real *dc, const Real *dout, const Real *out, const Real *m,
         const Real *inverse, const AttentionInputs *attention, bool causal))
 
-/* ---------------------------------------------------------------------- attention: feature maps */
-
-/* out [R, 1 + D + D (D + 1) / 2] = the polynomial features of each row of x [R, D] */
-KERNEL(polynomial_features_forward, (Real *out, const Real *x, int64_t R, int64_t F, int64_t D))
-KERNEL(polynomial_features_backward,
-       (Gradient dx, const Real *dout, const Real *x, int64_t R, int64_t F, int64_t D))
-/* out [R, F] = e^(y_rf - |x_r|^2 / 2) / sqrt F;  y [R, F] (Real), x [R, D] */
-KERNEL(random_features_forward, (Real *out, const Real *y, const Real *x, FeatureSizes s))
-/* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
-KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const Real *out,
-                                  const Real *x, FeatureSizes s))
-
 /* -------------------------------------------------------------------- parameters and optimizers */
 
 /* clipping->parts = partial sums of x_i^2; g [n] <- g min(1, max_norm / clipping->norm), of the

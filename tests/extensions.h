@@ -6,6 +6,7 @@
 #include "ext/causal_convolution/tests/operations.h"
 #include "ext/ctc/tests/operations.h"
 #include "ext/delta/tests/operations.h"
+#include "ext/features/tests/operations.h"
 #include "ext/images/tests/operations.h"
 #include "ext/losses/tests/operations.h"
 #include "ext/lsh/tests/operations.h"
@@ -17,6 +18,7 @@
     CAUSAL_CONVOLUTION_OPERATIONS(ROW)                                                             \
     CTC_OPERATIONS(ROW)                                                                            \
     DELTA_OPERATIONS(ROW)                                                                          \
+    FEATURES_OPERATIONS(ROW)                                                                       \
     IMAGES_OPERATIONS(ROW)                                                                         \
     LOSSES_OPERATIONS(ROW)                                                                         \
     LSH_OPERATIONS(ROW)                                                                            \
@@ -28,6 +30,7 @@
     CAUSAL_CONVOLUTION_RANDOM_ROWS(ROW)                                                            \
     CTC_RANDOM_ROWS(ROW)                                                                           \
     DELTA_RANDOM_ROWS(ROW)                                                                         \
+    FEATURES_RANDOM_ROWS(ROW)                                                                      \
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
     LSH_RANDOM_ROWS(ROW)                                                                           \

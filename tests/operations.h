@@ -20,7 +20,6 @@
 enum { MAX_INPUTS = 6, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
 /* Of attention in the benchmark: SEQUENCES POSITIONS HEADS HEAD_DIM = ROWS WIDTH elements. */
 enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
-enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
 
 /* An input: normal random values that require a gradient, int32 in [0, below), or the constant
  * weights 0, 1, 2, 0, ... Tests of bf16 store normal values in bf16, except a parameter's. */
@@ -411,16 +410,6 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
         { S(5, 67, 7, 83) })                                                                       \
     ROW(split, (op_split(tape, x[0], -1, 3, x + 1), op_multiply(tape, x[1], x[3])), UNMEASURED,    \
         { S(2, 6) }, { S(3, 5, 12) })                                                              \
-    ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \
-        PASSES(1 + (double)POLYNOMIAL / HEAD_DIM, 3 + 2 * (double)POLYNOMIAL / HEAD_DIM),          \
-        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(5) }, { S(2, 1, 3, 4) }, { S(3, 1) },    \
-        { S(3, 7) }, { S(3, 5, 7) }, { S(110, 16) })                                               \
-    /* exp multiplies the rounding error of its argument by the argument's magnitude. */           \
-    ROW(random_features, op_random_features(tape, op_scale(tape, x[0], 0.25), x[1]),               \
-        FLOPS(2.0 * RANDOM, 6.0 * RANDOM),                                                         \
-        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM), S(RANDOM, HEAD_DIM) }, { S(4), S(5, 4) },      \
-        { S(2, 1, 3, 1), S(2, 1) }, { S(3, 4), S(5, 4) }, { S(3, 7, 9), S(5, 9) },                 \
-        { S(37, 8), S(1100, 8) })                                                                  \
     ROW(causal_linear_attention,                                                                   \
         op_causal_linear_attention(tape, x[0], x[1], x[2], USUAL_EPS, NULL),                       \
         FLOPS(4.0 * HEAD_DIM, 14.0 * HEAD_DIM), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },          \

@@ -66,8 +66,6 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(gather, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_, K_) })                              \
     ROW(slice, { S(B_, N_ + 4, M_) }) ROW(slice_half, { S(N_, M_ + 1) })                           \
     ROW(split, { S(N_, 3 * M_) })                                                                  \
-    ROW(polynomial_features, { S(N_, M_) })                                                        \
-    ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \
     ROW(linear_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })             \
     ROW(softmax_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })            \
     ROW(masked_attention, { S(2, N_, H_, M_), S(2, K_, H_, M_), S(2, K_, H_, N_) })                \

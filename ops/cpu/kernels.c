@@ -105,8 +105,4 @@ const Kernels cpu_bf16_kernels = {
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,
     /* attention: feature maps */
-    .polynomial_features_forward = polynomial_features_forward_bf16,
-    .polynomial_features_backward = polynomial_features_backward_bf16,
-    .random_features_forward = random_features_forward_bf16,
-    .random_features_backward = random_features_backward_bf16,
 };

@@ -1,12 +1,10 @@
-#include "ops/kernels.h"
 #include "ext/features/cuda/polynomial.cuh"
 
-template <typename T>
-__global__ void polynomial_features_forward(T *out, const T *x, int64_t R, int64_t F, int64_t D)
+template <typename T> __global__ void polynomial_forward(T *out, const T *x, FeatureSizes s)
 {
-    GRID_FOR(k, R * F) {
-        const int64_t r = quotient(k, F);
-        store(&out[k], polynomial_feature(x + r * D, k - r * F, D));
+    GRID_FOR(k, s.R * s.F) {
+        const int64_t r = quotient(k, s.F);
+        store(&out[k], polynomial_feature(x + r * s.D, k - r * s.F, s.D));
     }
 }
 
@@ -31,27 +29,35 @@ __device__ static Real polynomial_gradient(const T *g, const T *x, int64_t i, in
 }
 
 template <typename T>
-__global__ void polynomial_features_backward(T *dx, bool accumulate, const T *dout, const T *x,
-                                             int64_t R, int64_t F, int64_t D)
+__global__ void polynomial_backward(T *dx, bool accumulate, const T *dout, const T *x,
+                                    FeatureSizes s)
 {
-    GRID_FOR(k, R * D) {
-        const int64_t r = quotient(k, D);
-        contribute(&dx[k], accumulate, polynomial_gradient(dout + r * F, x + r * D, k - r * D, D));
+    GRID_FOR(k, s.R * s.D) {
+        const int64_t r = quotient(k, s.D);
+        contribute(&dx[k], accumulate,
+                   polynomial_gradient(dout + r * s.F, x + r * s.D, k - r * s.D, s.D));
     }
 }
 
-extern "C" void polynomial_features_forward_cuda(TensorType type, Real *out, const Real *x,
-                                                 int64_t R, int64_t F, int64_t D)
+static void polynomial_forward_cuda(TensorType type, Real *out, const Real *x, FeatureSizes s)
 {
     BY_STORAGE(type, T,
-               LAUNCH(polynomial_features_forward<T>, blocks_for(R * F), THREADS, 0, (T *)out,
-                      (const T *)x, R, F, D));
+               LAUNCH(polynomial_forward<T>, blocks_for(s.R * s.F), THREADS, 0, (T *)out,
+                      (const T *)x, s));
 }
 
-extern "C" void polynomial_features_backward_cuda(TensorType type, Gradient dx, const Real *dout,
-                                                  const Real *x, int64_t R, int64_t F, int64_t D)
+static void polynomial_backward_cuda(TensorType type, Gradient dx, const Real *dout, const Real *x,
+                                     FeatureSizes s)
 {
     BY_STORAGE(type, T,
-               LAUNCH(polynomial_features_backward<T>, blocks_for(R * D), THREADS, 0, (T *)dx.data,
-                      dx.accumulate, (const T *)dout, (const T *)x, R, F, D));
+               LAUNCH(polynomial_backward<T>, blocks_for(s.R * s.D), THREADS, 0, (T *)dx.data,
+                      dx.accumulate, (const T *)dout, (const T *)x, s));
 }
+
+template <TensorType type>
+static constexpr PolynomialFeatureKernels polynomial_features_table = {
+    call<polynomial_forward_cuda, type>, call<polynomial_backward_cuda, type>
+};
+const PolynomialFeatureKernels polynomial_features_cuda = polynomial_features_table<TENSOR_REAL>;
+const PolynomialFeatureKernels polynomial_features_cuda_bf16 =
+    polynomial_features_table<TENSOR_BF16>;

@@ -1,9 +1,8 @@
-#include "ops/kernels.h"
+#include "ext/features/kernels.h"
 #include "ops/cuda/shared/rows.cuh"
 
 template <typename T, int LANES>
-__global__ void random_features_forward(T *out, const Real *y, const T *x, Real scale,
-                                        FeatureSizes s)
+__global__ void random_forward(T *out, const Real *y, const T *x, Real scale, FeatureSizes s)
 {
     const int64_t F = s.F, D = s.D;
     ROW_FOR(r, s.R, LANES) {
@@ -19,8 +18,8 @@ __global__ void random_features_forward(T *out, const Real *y, const T *x, Real 
 }
 
 template <typename T, int LANES>
-__global__ void random_features_backward(T *h, T *dx, bool accumulate, const T *dout, const T *out,
-                                         const T *x, FeatureSizes s)
+__global__ void random_backward(T *h, T *dx, bool accumulate, const T *dout, const T *out,
+                                const T *x, FeatureSizes s)
 {
     const int64_t F = s.F, D = s.D;
     ROW_FOR(r, s.R, LANES) {
@@ -36,19 +35,24 @@ __global__ void random_features_backward(T *h, T *dx, bool accumulate, const T *
     }
 }
 
-extern "C" void random_features_forward_cuda(TensorType type, Real *out, const Real *y,
-                                             const Real *x, FeatureSizes s)
+static void random_forward_cuda(TensorType type, Real *out, const Real *y, const Real *x,
+                                FeatureSizes s)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(random_features_forward, T, s.R, s.F, (T *)out, y, (const T *)x,
+               LAUNCH_ROWS(random_forward, T, s.R, s.F, (T *)out, y, (const T *)x,
                            (Real)(1 / sqrt((double)s.F)), s));
 }
 
-extern "C" void random_features_backward_cuda(TensorType type, Real *h, Gradient dx,
-                                              const Real *dout, const Real *out, const Real *x,
-                                              FeatureSizes s)
+static void random_backward_cuda(TensorType type, Real *h, Gradient dx, const Real *dout,
+                                 const Real *out, const Real *x, FeatureSizes s)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(random_features_backward, T, s.R, s.F, (T *)h, (T *)dx.data,
-                           dx.accumulate, (const T *)dout, (const T *)out, (const T *)x, s));
+               LAUNCH_ROWS(random_backward, T, s.R, s.F, (T *)h, (T *)dx.data, dx.accumulate,
+                           (const T *)dout, (const T *)out, (const T *)x, s));
 }
+
+template <TensorType type>
+static constexpr RandomFeatureKernels random_features_table = { call<random_forward_cuda, type>,
+                                                                call<random_backward_cuda, type> };
+const RandomFeatureKernels random_features_cuda = random_features_table<TENSOR_REAL>;
+const RandomFeatureKernels random_features_cuda_bf16 = random_features_table<TENSOR_BF16>;
