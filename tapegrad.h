@@ -107,6 +107,7 @@
 
 /* Extensions; -DTAPEGRAD_NUCLEUS: the library without them */
 #ifndef TAPEGRAD_NUCLEUS
+#include "ext/causal_convolution/causal_convolution.h"
 #include "ext/ctc/ctc.h"
 #include "ext/decode/decode.h"
 #include "ext/delta/delta.h"

@@ -158,22 +158,6 @@ Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
 /* out = x weight^T + bias (op_linear): x [..., in], returns [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 
-typedef struct CausalConvolution {
-    Tensor *weight, *bias; /* weight [channels, taps], bias [channels] or NULL */
-} CausalConvolution;
-
-/* INITIAL_DEFAULT of the config: uniform in [-1/sqrt(taps), 1/sqrt(taps)); INITIAL_XAVIER: in
- * +-scale sqrt(6 / (taps + taps)), as each input is used in taps outputs. taps is 2 or more. */
-CausalConvolution nn_causal_convolution_with(Params *params, const char *name, int64_t channels,
-                                             int64_t taps, LinearConfig config);
-/* The same with a config of zeros. */
-CausalConvolution nn_causal_convolution(Params *params, const char *name, int64_t channels,
-                                        int64_t taps);
-/* out = each channel of x convolved over time, + bias (op_causal_convolution): x [B, N, channels],
- * returns the same shape. */
-Tensor *nn_causal_convolution_forward(Tape *tape, const CausalConvolution *convolution, Tensor *x,
-                                      CausalConvolutionOptions options, Tensor **final_state);
-
 typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;

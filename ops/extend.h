@@ -7,7 +7,6 @@
 
 #ifndef __cplusplus /* CUDA's sources have functions of their own */
 #include "ops/attention/linear_rows.h"
-#include "ops/attention/polynomial_features.h"
 #include "ops/products/product.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/columns.h"

@@ -84,22 +84,6 @@ KERNEL(linear_activate,
 KERNEL(linear_activate_backward, (Real *h, Gradient dbias, const Real *g, const Real *y,
                                   Activation f, int64_t R, int64_t O))
 
-/* ---------------------------------------------------------------------------------- convolution */
-
-/* out [R, C] = x convolved over time; final_state [S, K - 1, C], or NULL. weight [C, K], bias [C]
- * or NULL, and both states (state may be NULL) are Real. */
-KERNEL(causal_convolution_forward,
-       (Real *out, Real *final_state, const Real *x, const Real *weight, const Real *bias,
-        const Real *state, ConvolvedSequences c))
-/* dx, dstate, which is Real, <- the gradients, from dout and dfinal_state or NULL */
-KERNEL(causal_convolution_backward_x,
-       (Gradient dx, Gradient dstate, const Real *dout, const Real *dfinal_state,
-        const Real *weight, ConvolvedSequences c))
-/* dweight, dbias, Real, <- the gradients */
-KERNEL(causal_convolution_backward_weight,
-       (Gradient dweight, Gradient dbias, const Real *dout, const Real *x, const Real *state,
-        ConvolvedSequences c))
-
 /* --------------------------------------------------------------------------------------- layout */
 
 /* to [rows, columns] <- from, with row strides in elements */
@@ -174,18 +158,6 @@ KERNEL(softmax_attention_forward,
 KERNEL(softmax_attention_backward,
        (AttentionGradient d, Real *dc, const Real *dout, const Real *out, const Real *m,
         const Real *inverse, const AttentionInputs *attention, bool causal))
-
-/* ---------------------------------------------------------------------- attention: feature maps */
-
-/* out [R, 1 + D + D (D + 1) / 2] = the polynomial features of each row of x [R, D] */
-KERNEL(polynomial_features_forward, (Real *out, const Real *x, int64_t R, int64_t F, int64_t D))
-KERNEL(polynomial_features_backward,
-       (Gradient dx, const Real *dout, const Real *x, int64_t R, int64_t F, int64_t D))
-/* out [R, F] = e^(y_rf - |x_r|^2 / 2) / sqrt F;  y [R, F] (Real), x [R, D] */
-KERNEL(random_features_forward, (Real *out, const Real *y, const Real *x, FeatureSizes s))
-/* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
-KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const Real *out,
-                                  const Real *x, FeatureSizes s))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

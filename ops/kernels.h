@@ -21,7 +21,6 @@
 
 #include "autograd/tape.h"
 #include "ops/attention/shared/arguments.h"
-#include "ops/convolution/causal_convolution.h"
 #include "ops/elementwise/binary_functions.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/dropout.h"

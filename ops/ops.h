@@ -45,26 +45,6 @@ typedef enum {
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
-/* ---------------------------------------------------------------------------------- convolution */
-
-typedef struct CausalConvolutionOptions {
-    Tensor *lengths; /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
-                      * positions */
-    Tensor *offsets; /* NULL; int32 [S + 1], B = 1: S sequences are stored one after another, as in
-                      * CausalLinearAttentionOptions. Excludes lengths. */
-    Tensor *state;   /* NULL: zeros; [B, K - 1, C] (with offsets [S, K - 1, C]): the inputs of the
-                      * K - 1 positions before these */
-} CausalConvolutionOptions;
-
-/* out_ic = bias_c + sum_k weight_ck x_{i+k-K+1},c: each channel of a sequence convolved over time
- * with its own K taps; the last tap is the present. x [B, N, C], weight [C, K], K from 2 on, bias
- * [C] or NULL; returns [B, N, C], 0 after a sequence's end. Unless final_state is NULL,
- * *final_state becomes the last K - 1 inputs of each sequence, Real: as state of the next part of
- * the sequences it continues them, down to one position per call. PyTorch's Conv1d with groups = C
- * has weight [C, 1, K], and x [B, C, N] padded by K - 1 zeros at the left. */
-Tensor *op_causal_convolution(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
-                              CausalConvolutionOptions options, Tensor **final_state);
-
 /* ---------------------------------------------------------------------------------- elementwise
  * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where
  * sizes differ, one is 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or
@@ -166,20 +146,6 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double
  * "cpu" and "cuda" it is one pass over memory, which stores neither the sum nor a mask. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
                               Tensor *weight, Tensor *bias, double eps);
-
-/* --------------------------------------------------------------------------------- feature maps
- * Of queries and keys, along the last axis, for linear attention with FEATURE_MAP_IDENTITY. */
-
-/* out(q).out(k) = (1 + q.k)^2: x [..., D]; returns [..., 1 + D + D (D + 1) / 2], the features
- * 1, sqrt 2 x_i, x_i^2 and, in unspecified order, sqrt 2 x_i x_j for i < j. */
-Tensor *op_polynomial_features(Tape *tape, Tensor *x);
-
-/* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D]; returns [..., F]. If the
- * rows of w are standard normal, E out(q).out(k) = e^(q.k) over w  (Choromanski et al. 2021,
- * Rethinking Attention with Performers, lemma 1); q and k divided by D^(1/4) give the kernel of
- * softmax attention. random_normal draws such a w; the rows of random_orthogonal reduce the
- * variance of the estimate (section 2.3). */
-Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 
 /* -------------------------------------------------------------------------------------- storage */
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Nucleus and extensions: the nucleus includes no extension; an extension includes public headers, extend.h, its
-# own files and other extensions' public headers, its cpu/ and cuda/ also the shared headers of their backend.
+# own files and other extensions' public headers; its cpu/ and cuda/ also the shared headers of their backend, and
+# kernels.h and cuda/*.cuh of other extensions.
 # tests/nucleus.txt lists the nucleus's files, tests/extend.txt what extend.h offers beyond public headers: its
 # headers, the functions that an installed library exports, which alone definitions of extensions may call, and
 # those for the tree. An exported name has the prefix of its directory.
@@ -17,8 +18,11 @@ public='tapegrad\.h|tensor/tensor\.h|autograd/tape\.h|ops/ops\.h|nn/nn\.h|optim/
 for file in $(find ext \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -not -path '*/tests/*'); do
     allowed="extend\.h|$public|$(cut -d/ -f1,2 <<<"$file")/.*|ext/([a-z_]+)/\2\.h"
     case $file in
-    */cpu/*) allowed="$allowed|ops/cpu/shared/.*" ;;
-    */cuda/*) allowed="$allowed|tensor/cuda/kernel\.cuh|ops/cuda/shared/.*|optim/cuda/step\.cuh" ;;
+    */cpu/*) allowed="$allowed|ext/[a-z_]+/kernels\.h|ops/cpu/shared/.*" ;;
+    */cuda/*)
+        allowed="$allowed|ext/[a-z_]+/(kernels\.h|cuda/[a-z_]+\.cuh)|tensor/cuda/kernel\.cuh|ops/cuda/shared/.*"
+        allowed="$allowed|optim/cuda/step\.cuh"
+        ;;
     esac
     grep -nE '#include "' "$file" | grep -vE "#include \"($allowed)\"" | sed "s#^#$file:#" >>"$bad"
 done

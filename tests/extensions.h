@@ -3,8 +3,10 @@
 #define EXTENSION_OPERATIONS(ROW)
 #define EXTENSION_RANDOM_ROWS(ROW)
 #else
+#include "ext/causal_convolution/tests/operations.h"
 #include "ext/ctc/tests/operations.h"
 #include "ext/delta/tests/operations.h"
+#include "ext/features/tests/operations.h"
 #include "ext/images/tests/operations.h"
 #include "ext/losses/tests/operations.h"
 #include "ext/lsh/tests/operations.h"
@@ -14,8 +16,10 @@
 #include "ext/rotary/tests/operations.h"
 /* clang-format off */
 #define EXTENSION_OPERATIONS(ROW)                                                                  \
+    CAUSAL_CONVOLUTION_OPERATIONS(ROW)                                                             \
     CTC_OPERATIONS(ROW)                                                                            \
     DELTA_OPERATIONS(ROW)                                                                          \
+    FEATURES_OPERATIONS(ROW)                                                                       \
     IMAGES_OPERATIONS(ROW)                                                                         \
     LOSSES_OPERATIONS(ROW)                                                                         \
     LSH_OPERATIONS(ROW)                                                                            \
@@ -25,8 +29,10 @@
     ROTARY_OPERATIONS(ROW)                                                                         \
 
 #define EXTENSION_RANDOM_ROWS(ROW)                                                                 \
+    CAUSAL_CONVOLUTION_RANDOM_ROWS(ROW)                                                            \
     CTC_RANDOM_ROWS(ROW)                                                                           \
     DELTA_RANDOM_ROWS(ROW)                                                                         \
+    FEATURES_RANDOM_ROWS(ROW)                                                                      \
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
     LSH_RANDOM_ROWS(ROW)                                                                           \

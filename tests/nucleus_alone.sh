@@ -41,8 +41,8 @@ DEVICE=plain ONLY=$names tests/run build
 rm -r ext build tests/kinds.c
 as_printed "$nucleus" &
 one_line=$!
-tests='operations elementwise rows products layout causal_convolution random attention softmax_attention
-       decay_gradient params optim checkpoint file tape math'
+tests='operations elementwise rows products layout random attention softmax_attention
+       decay_gradient layers params optim checkpoint file tape math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task
 wait $one_line

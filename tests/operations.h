@@ -20,7 +20,6 @@
 enum { MAX_INPUTS = 6, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
 /* Of attention in the benchmark: SEQUENCES POSITIONS HEADS HEAD_DIM = ROWS WIDTH elements. */
 enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
-enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
 
 /* An input: normal random values that require a gradient, int32 in [0, below), or the constant
  * weights 0, 1, 2, 0, ... Tests of bf16 store normal values in bf16, except a parameter's. */
@@ -216,22 +215,6 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
     return op_concat(tape, parts, count, 0);
 }
 
-/* out and the final state: x, taps and, if there are any, a bias and a state */
-static inline Tensor *convolve(Tape *tape, Tensor **x, CausalConvolutionOptions options)
-{
-    Tensor *parts[2];
-    options.state = x[3];
-    parts[0] = op_causal_convolution(tape, x[0], x[1], x[2], options, parts + 1);
-    return with_final(tape, parts, 2);
-}
-
-static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
-{
-    const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
-    return convolve(
-        tape, x, (CausalConvolutionOptions){ .offsets = tape_input_i32(tape, offsets, shape(5)) });
-}
-
 /* -------------------------------------------------------------------------------------- rows */
 /* clang-format off */
 #define SHAPE(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
@@ -408,23 +391,6 @@ static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
     ROW(one_hot, op_multiply(tape, x[0], op_one_hot(tape, x[1], x[0]->shape.size[2])), UNMEASURED, \
         { S(2, 3, 7), INTEGERS(7, 2, 3) }, { S(3, 67, 83), INTEGERS(83, 3, 67) },                  \
         { S(5, 7, 1), INTEGERS(1, 5, 7) })                                                         \
-    ROW(causal_convolution,                                                                        \
-        op_causal_convolution(tape, x[0], x[1], x[2], (CausalConvolutionOptions){ 0 }, NULL),      \
-        PASSES(2, 6),                                                                              \
-        { S(SEQUENCES, POSITIONS, WIDTH), P(WIDTH, 4), P(WIDTH) },                                 \
-        { S(2, 5, 3), P(3, 4), P(3) }, { S(1, 1, 1), P(1, 2), P(1) },                              \
-        { S(3, 2, 5), P(5, 7) }, { S(3, 41, 37), P(37, 4), P(37) },                                \
-        { S(2, 150, 130), P(130, 3), P(130) }, { S(1, 2100, 7), P(7, 5), P(7) })                   \
-    ROW(convolution_state, convolve(tape, x, (CausalConvolutionOptions){ 0 }), UNMEASURED,         \
-        { S(2, 5, 3), P(3, 4), P(3), P(2, 3, 3) }, { S(2, 2, 3), P(3, 4), P(3), P(2, 3, 3) },      \
-        { S(2, 1, 5), P(5, 4), P(5) }, { S(3, 41, 37), P(37, 3), P(37), P(3, 2, 37) })             \
-    ROW(convolution_lengths,                                                                       \
-        convolve(tape, x, (CausalConvolutionOptions){ .lengths = lengths_of(tape, x[0]) }),        \
-        UNMEASURED, { S(2, 5, 3), P(3, 4), P(3), P(2, 3, 3) },                                     \
-        { S(3, 41, 37), P(37, 3), P(37), P(3, 2, 37) })                                            \
-    ROW(convolution_offsets, convolve_by_offsets(tape, x), UNMEASURED,                             \
-        { S(1, 9, 3), P(3, 4), P(3), P(4, 3, 3) }, { S(1, 9, 3), P(3, 4) },                        \
-        { S(1, 101, 37), P(37, 3), P(37), P(4, 2, 37) })                                           \
     ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(2, 5, 1, 3) },       \
         { S(5, 7, 11) }, { S(3, 67, 5, 83) })                                                      \
     ROW(slice_first, op_slice(tape, x[0], 0, 1, x[0]->shape.size[0] - 1), UNMEASURED,              \
@@ -435,16 +401,6 @@ static inline Tensor *convolve_by_offsets(Tape *tape, Tensor **x)
         { S(5, 67, 7, 83) })                                                                       \
     ROW(split, (op_split(tape, x[0], -1, 3, x + 1), op_multiply(tape, x[1], x[3])), UNMEASURED,    \
         { S(2, 6) }, { S(3, 5, 12) })                                                              \
-    ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \
-        PASSES(1 + (double)POLYNOMIAL / HEAD_DIM, 3 + 2 * (double)POLYNOMIAL / HEAD_DIM),          \
-        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(5) }, { S(2, 1, 3, 4) }, { S(3, 1) },    \
-        { S(3, 7) }, { S(3, 5, 7) }, { S(110, 16) })                                               \
-    /* exp multiplies the rounding error of its argument by the argument's magnitude. */           \
-    ROW(random_features, op_random_features(tape, op_scale(tape, x[0], 0.25), x[1]),               \
-        FLOPS(2.0 * RANDOM, 6.0 * RANDOM),                                                         \
-        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM), S(RANDOM, HEAD_DIM) }, { S(4), S(5, 4) },      \
-        { S(2, 1, 3, 1), S(2, 1) }, { S(3, 4), S(5, 4) }, { S(3, 7, 9), S(5, 9) },                 \
-        { S(37, 8), S(1100, 8) })                                                                  \
     ROW(causal_linear_attention,                                                                   \
         op_causal_linear_attention(tape, x[0], x[1], x[2], USUAL_EPS, NULL),                       \
         FLOPS(4.0 * HEAD_DIM, 14.0 * HEAD_DIM), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },          \

@@ -62,14 +62,8 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(concat_middle, { S(B_, N_, M_), S(B_, K_, M_) })                                           \
     ROW(stack, { S(B_, N_, M_), S(B_, N_, M_) })                                                   \
     ROW(gather, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_, K_) })                              \
-    ROW(causal_convolution, { S(B_, N_, M_), P(M_, 1 + H_), P(M_) })                               \
-    ROW(convolution_state, { S(B_, N_, M_), P(M_, 1 + H_), P(M_), P(B_, H_, M_) })                 \
-    ROW(convolution_lengths, { S(2, N_, M_), P(M_, 1 + H_), P(M_), P(2, H_, M_) })                 \
-    ROW(convolution_offsets, { S(1, N_ + 2, M_), P(M_, 1 + H_), P(M_), P(4, H_, M_) })             \
     ROW(slice, { S(B_, N_ + 4, M_) }) ROW(slice_half, { S(N_, M_ + 1) })                           \
     ROW(split, { S(N_, 3 * M_) })                                                                  \
-    ROW(polynomial_features, { S(N_, M_) })                                                        \
-    ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \
     ROW(linear_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })             \
     ROW(softmax_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })            \
     ROW(masked_attention, { S(2, N_, H_, M_), S(2, K_, H_, M_), S(2, K_, H_, N_) })                \

@@ -135,16 +135,10 @@ TEST(initial_weights_are_those_of_the_papers_code)
     Embedding embedding = nn_embedding(params, "embedding", 100, 40);
     Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
-    Conv2d conv = nn_conv2d(params, "conv", 4, 30, (Window){ .height = 5, .width = 5 });
-    CausalConvolution causal = nn_causal_convolution(params, "causal", 100, 4);
     const struct {
         const Tensor *tensor;
         double bound;
     } uniform[] = { { linear.weight, 0.2 },
-                    { conv.weight, 0.1 },
-                    { conv.bias, 0.1 },
-                    { causal.weight, 0.5 },
-                    { causal.bias, 0.5 },
                     { linear.bias, 0.2 },
                     { attention.input.weight, 0.25 },
                     { attention.input.bias, 0.25 },
@@ -163,19 +157,6 @@ TEST(initial_weights_are_those_of_the_papers_code)
         ck_assert(test_values(norm.weight)[i] == 1);
         ck_assert(test_values(norm.bias)[i] == 0);
     }
-    end();
-}
-
-/* Of a convolution over time each input has `taps` outputs, whatever the number of channels. */
-TEST(xavier_of_convolutions_counts_inputs_and_outputs)
-{
-    const LinearConfig xavier = { .weight = { INITIAL_XAVIER, 1 } };
-    begin();
-    const Conv2d conv =
-        nn_conv2d_with(params, "conv", 4, 30, (Window){ .height = 5, .width = 2 }, xavier);
-    const CausalConvolution causal = nn_causal_convolution_with(params, "c", 100, 4, xavier);
-    ck_assert_double_eq_tol(largest(conv.weight) / sqrt(6. / (10 * (4 + 30))), 1, 0.05);
-    ck_assert_double_eq_tol(largest(causal.weight) / sqrt(6. / (4 + 4)), 1, 0.05);
     end();
 }
 
@@ -259,10 +240,6 @@ TEST(invalid_configs_raise)
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
                   nn_dropout(-0.5));
     assert_raises("nn_linear_forward: the layer is NULL", nn_linear_forward(tape, NULL, NULL));
-    assert_raises("nn_conv2d_forward: the layer is NULL", nn_conv2d_forward(tape, NULL, NULL));
-    assert_raises("nn_conv2d: c: in is 3, out 0, the window 3 x 3, expected 1 or more",
-                  nn_conv2d(params, "c", 3, 0,
-                            (Window){ .height = 3, .width = 3, .stride = 1, .padding = 1 }));
     assert_raises("nn_embedding_forward: the layer is NULL",
                   nn_embedding_forward(tape, NULL, NULL));
     assert_raises("nn_layernorm_forward: the layer is NULL",
@@ -279,12 +256,6 @@ TEST(invalid_configs_raise)
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
                   nn_embedding(params, "e", 3, -1));
     assert_raises("nn_layernorm: n: width is 0, expected 1 or more", nn_layernorm(params, "n", 0));
-    assert_raises("nn_causal_convolution: c: channels is 3 and taps 1, expected 1 or more and 2 or "
-                  "more",
-                  nn_causal_convolution(params, "c", 3, 1));
-    assert_raises(
-        "nn_causal_convolution_forward: the layer is NULL",
-        nn_causal_convolution_forward(tape, NULL, NULL, (CausalConvolutionOptions){ 0 }, NULL));
     assert_raises("nn_gated_feed_forward: f: width is 3 and inner 0, expected 1 or more",
                   nn_gated_feed_forward(params, "f", 3, 0));
     assert_raises("nn_gated_feed_forward_forward: the layer is NULL",
@@ -776,46 +747,21 @@ TEST(a_layer_without_bias_is_a_product)
 }
 
 /* A missing weight is ones, a missing bias zeros; files then lack their names, as PyTorch's do. */
-TEST(norms_and_convolutions_without_weight_or_bias)
+TEST(norms_without_weight_or_bias)
 {
     begin();
     const LayerNorm alone = nn_layernorm_with(
         params, "a", WIDTH, (LayerNormConfig){ .no_weight = true, .no_bias = true });
     const LayerNorm scaled =
         nn_layernorm_with(params, "s", WIDTH, (LayerNormConfig){ .no_bias = true });
-    const CausalConvolution taps =
-        nn_causal_convolution_with(params, "c", WIDTH, 2, (LinearConfig){ .no_bias = true });
     const LayerNorm full = nn_layernorm(params, "f", WIDTH);
-    ck_assert(!alone.weight && !alone.bias && !scaled.bias && !taps.bias);
-    ck_assert_int_eq(params_count(params), 1 + 1 + 2);
+    ck_assert(!alone.weight && !alone.bias && !scaled.bias);
+    ck_assert_int_eq(params_count(params), 1 + 2);
     ck_assert_ptr_eq(params_find(params, "s.weight"), scaled.weight);
     Tensor *x = some_input(), *expected = nn_layernorm_forward(tape, &full, x);
     const Real *values = test_values(expected);
     assert_identical(test_values(nn_layernorm_forward(tape, &alone, x)), values, tensor_count(x));
     assert_identical(test_values(nn_layernorm_forward(tape, &scaled, x)), values, tensor_count(x));
-    end();
-}
-
-TEST(a_convolution_takes_the_options_of_its_window_and_groups)
-{
-    enum { C = 6 };
-    begin();
-    const Window window = { .height = 3,
-                            .width = 2,
-                            .stride = 2,
-                            .padding = 1,
-                            .stride_width = 1,
-                            .padding_height = 2,
-                            .padding_width = 3,
-                            .dilation = 2 };
-    Conv2d conv = nn_conv2d(params, "c", /*in: per group*/ 1, C, window);
-    conv.groups = C;
-    Tensor *x = tape_input(tape, test_normal(1, 5 * 4 * C), shape(1, 5, 4, C));
-    Tensor *out = nn_conv2d_forward(tape, &conv, x);
-    assert_identical(test_values(out),
-                     test_values(op_conv2d(tape, x, conv.weight, conv.bias, window, C)),
-                     tensor_count(out));
-    ck_assert_str_eq(shape_text(out->shape).text, "[1,4,10,6]");
     end();
 }
 
@@ -837,16 +783,12 @@ TEST(layers_take_initializers)
         (LinearConfig){ .weight = { INITIAL_UNIFORM, 0.5 }, .bias = { INITIAL_ZERO, 0 } });
     const Linear half =
         nn_linear_with(params, "half", IN, OUT, (LinearConfig){ .weight = { INITIAL_ZERO, 0 } });
-    const Conv2d conv =
-        nn_conv2d_with(params, "c", 1, 2, (Window){ .height = 1, .width = 1 },
-                       (LinearConfig){ .weight = { INITIAL_ONE, 0 }, .no_bias = true });
     const Embedding table =
         nn_embedding_with(params, "e", IN, OUT, (Initializer){ INITIAL_NORMAL, 0.25 });
     for (int i = 0; i < IN * OUT; i++) {
         ck_assert(test_values(linear.weight)[i] == 2 * test_values(usual.weight)[i]);
         ck_assert(test_values(table.weight)[i] == test_values(usual_table.weight)[i] / 4);
     }
-    ck_assert(!conv.bias && test_values(conv.weight)[1] == 1);
     ck_assert(largest(linear.bias) == 0 && largest(half.weight) == 0);
     ck_assert_double_ge(largest(half.bias), 0.8 / sqrt(IN));
     params_free(other);

@@ -1,6 +1,6 @@
 /* Feature maps as a kind of attention around linear attention. */
 #include "ext/features/features.h"
-#include "extend.h"
+#include "ext/features/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,9 +76,8 @@ static Tensor *attend_features(Tape *tape, const AttentionKind *kind, Tensor *qu
 static AttentionState feature_state(const AttentionKind *kind, int state, AttentionSizes sizes)
 {
     const LayerFeatures *map = &((const FeatureKind *)kind)->own;
-    const int64_t D = sizes.key_dim;
     if (map->features == FEATURES_POLYNOMIAL)
-        sizes.key_dim = 1 + D + D * (D + 1) / 2;
+        sizes.key_dim = polynomial_count(sizes.key_dim);
     else if (map->projection)
         sizes.key_dim = map->projection->shape.size[0];
     return kind->inner->state(kind->inner, state, sizes);

@@ -3,11 +3,26 @@
 #define TAPEGRAD_FEATURES_H
 
 #include "nn/nn.h"
+#include "ops/ops.h"
 
 #pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Operations on queries and keys, along the last axis, for linear attention with
+ * FEATURE_MAP_IDENTITY. */
+
+/* out(q).out(k) = (1 + q.k)^2: x [..., D]; returns [..., 1 + D + D (D + 1) / 2], the features
+ * 1, sqrt 2 x_i, x_i^2 and, in unspecified order, sqrt 2 x_i x_j for i < j. */
+Tensor *op_polynomial_features(Tape *tape, Tensor *x);
+
+/* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D]; returns [..., F]. If the
+ * rows of w are standard normal, E out(q).out(k) = e^(q.k) over w  (Choromanski et al. 2021,
+ * Rethinking Attention with Performers, lemma 1); q and k divided by D^(1/4) give the kernel of
+ * softmax attention. random_normal draws such a w; the rows of random_orthogonal reduce the
+ * variance of the estimate (section 2.3). */
+Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 
 /* They continue FeatureMap. */
 typedef enum {

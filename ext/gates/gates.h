@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_GATES_H
 #define TAPEGRAD_GATES_H
 
+#include "ext/causal_convolution/causal_convolution.h"
 #include "ext/rms_norm/rms_norm.h"
 #include "nn/nn.h"
 

@@ -31,9 +31,6 @@ const Kernels cpu_kernels = {
     .linear_forward = linear_forward_cpu,
     .linear_activate_backward = linear_activate_backward_cpu,
     /* convolution */
-    .causal_convolution_forward = causal_convolution_forward_cpu,
-    .causal_convolution_backward_x = causal_convolution_backward_x_cpu,
-    .causal_convolution_backward_weight = causal_convolution_backward_weight_cpu,
     /* layout */
     .embedding_backward = embedding_backward_cpu,
     .transpose = transpose_cpu,
@@ -81,9 +78,6 @@ const Kernels cpu_bf16_kernels = {
     .linear_activate = linear_activate_bf16,
     .linear_activate_backward = linear_activate_backward_bf16,
     /* convolution */
-    .causal_convolution_forward = causal_convolution_forward_bf16,
-    .causal_convolution_backward_x = causal_convolution_backward_x_bf16,
-    .causal_convolution_backward_weight = causal_convolution_backward_weight_bf16,
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,
@@ -108,8 +102,4 @@ const Kernels cpu_bf16_kernels = {
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,
     /* attention: feature maps */
-    .polynomial_features_forward = polynomial_features_forward_bf16,
-    .polynomial_features_backward = polynomial_features_backward_bf16,
-    .random_features_forward = random_features_forward_bf16,
-    .random_features_backward = random_features_backward_bf16,
 };

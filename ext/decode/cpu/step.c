@@ -9,6 +9,7 @@
  * A result's bits do not depend on the number of threads. They depend on the batch size only
  * through LARGE_BATCH. */
 #include "ext/decode/cpu/product.h"
+#include "ext/features/kernels.h"
 #include "ops/cpu/shared/feature_map.h"
 #include "ops/cpu/shared/layernorm.h"
 #include "ops/cpu/shared/storage.h"

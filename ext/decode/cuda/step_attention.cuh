@@ -9,9 +9,9 @@
 #define TAPEGRAD_DECODE_CUDA_STEP_ATTENTION_CUH
 
 #include "ext/decode/kernels.h"
+#include "ext/features/cuda/polynomial.cuh"
 #include "ops/cuda/shared/copy.cuh"
 #include "ops/cuda/shared/feature_map.cuh"
-#include "ops/cuda/shared/polynomial.cuh"
 #include "ops/cuda/shared/rows.cuh"
 
 enum { ATTEND_THREADS = 1024 }; /* of a block in a small batch: it reads the weights of a head */

@@ -26,11 +26,6 @@ typedef struct AttentionInputs {
     int64_t B, N, keys, H, D, M;
 } AttentionInputs;
 
-/* R rows of D elements, of which a feature map makes rows of F features. */
-typedef struct FeatureSizes {
-    int64_t R, F, D;
-} FeatureSizes;
-
 /* Offsets in Reals of position n of head h of sequence b in query, key, value and their gradients,
  * without offsets; and the index of its row in out and log_sum, [B, N, H]. */
 static inline int64_t attention_query_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)

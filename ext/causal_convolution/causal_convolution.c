@@ -9,22 +9,18 @@
  *   dbias_c <- sum over sequences and i of g_ic
  * where f_t counts for t >= 0, and g_i for 0 <= i < n. In the code i and j are rows of x, whose
  * positions begin at sequence.first. */
-#include "ops/convolution/causal_convolution.h"
-#include "ops/kernels.h"
-#include "ops/shared/indices.h"
-#include "ops/shared/internal.h"
+#include "ext/causal_convolution/causal_convolution.h"
+#include "ext/causal_convolution/kernels.h"
 
 /* x_i, or what the state has in its place; NULL: zeros */
 static const Real *input_row(const Real *x, const Real *state, ConvolvedSequences c, Sequence q,
                              int64_t i)
 {
-    const int64_t of_state = q.s * (c.K - 1) + i - q.first + c.K - 1;
-    return i >= q.first ? x + i * c.C : state ? state + of_state * c.C : NULL;
+    return i >= q.first ? x + i * c.C : state ? state + state_offset(&c, q, i) : NULL;
 }
 
-void causal_convolution_forward_plain(Real *out, Real *final_state, const Real *x,
-                                      const Real *weight, const Real *bias, const Real *state,
-                                      ConvolvedSequences c)
+static void convolve_forward_plain(Real *out, Real *final_state, const Real *x, const Real *weight,
+                                   const Real *bias, const Real *state, ConvolvedSequences c)
 {
     EACH_ROW(i, c.R, c.C * c.K) {
         const Sequence q = sequence_of_row(&c, i);
@@ -63,9 +59,9 @@ static void input_gradient(Gradient dx, const Real *dout, const Real *dfinal, co
     }
 }
 
-void causal_convolution_backward_x_plain(Gradient dx, Gradient dstate, const Real *dout,
-                                         const Real *dfinal_state, const Real *weight,
-                                         ConvolvedSequences c)
+static void convolve_backward_x_plain(Gradient dx, Gradient dstate, const Real *dout,
+                                      const Real *dfinal_state, const Real *weight,
+                                      ConvolvedSequences c)
 {
     EACH_ROW(j, dx.data ? c.R : 0, c.C * c.K)
         input_gradient(gradient_from(dx, j * c.C), dout, dfinal_state, weight, c,
@@ -78,9 +74,8 @@ void causal_convolution_backward_x_plain(Gradient dx, Gradient dstate, const Rea
     }
 }
 
-void causal_convolution_backward_weight_plain(Gradient dweight, Gradient dbias, const Real *dout,
-                                              const Real *x, const Real *state,
-                                              ConvolvedSequences c)
+static void convolve_backward_weight_plain(Gradient dweight, Gradient dbias, const Real *dout,
+                                           const Real *x, const Real *state, ConvolvedSequences c)
 {
     EACH_ROW(ch, c.C, c.R * c.K)
         for (int64_t k = 0; k < c.K; k++) {
@@ -100,21 +95,24 @@ void causal_convolution_backward_weight_plain(Gradient dweight, Gradient dbias, 
         }
 }
 
+const CausalConvolutionKernels causal_convolution_plain = { convolve_forward_plain,
+                                                            convolve_backward_x_plain,
+                                                            convolve_backward_weight_plain };
+
 static void causal_convolution_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *state = node->inputs[5];
-    const Kernels *kernels = kernels_of(x);
+    const CausalConvolutionKernels *kernels = causal_convolution_kernels(x);
     const ConvolvedSequences c = *(const ConvolvedSequences *)node->attributes;
     const Real *dout = upstream_or_zeros(node);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     const Gradient dx = tape_contribution(node, x), dstate = tape_contribution(node, state);
     if (dx.data || dstate.data)
-        kernels->causal_convolution_backward_x(dx, dstate, dout, dfinal_state, weight->data, c);
+        kernels->backward_x(dx, dstate, dout, dfinal_state, weight->data, c);
     const Gradient dweight = tape_contribution(node, weight);
     const Gradient dbias = tape_contribution(node, node->inputs[2]);
     if (dweight.data || dbias.data)
-        kernels->causal_convolution_backward_weight(dweight, dbias, dout, x->data,
-                                                    state ? state->data : NULL, c);
+        kernels->backward_weight(dweight, dbias, dout, x->data, state ? state->data : NULL, c);
 }
 
 static ConvolvedSequences causal_convolution_of(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
@@ -161,9 +159,9 @@ Tensor *op_causal_convolution(Tape *tape, Tensor *x, Tensor *weight, Tensor *bia
     const ConvolvedSequences c = causal_convolution_of(tape, x, weight, bias, options);
     Tensor *state = options.state, *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *after = final_state ? tape_tensor(tape, shape(c.S, c.K - 1, c.C)) : NULL;
-    kernels_of(x)->causal_convolution_forward(out->data, after ? after->data : NULL, x->data,
-                                              weight->data, bias ? bias->data : NULL,
-                                              state ? state->data : NULL, c);
+    causal_convolution_kernels(x)->forward(out->data, after ? after->data : NULL, x->data,
+                                           weight->data, bias ? bias->data : NULL,
+                                           state ? state->data : NULL, c);
     tape_record(tape,
                 (Node){ "op_causal_convolution", causal_convolution_backward,
                         .inputs = { x, weight, bias, options.lengths, options.offsets, state },

@@ -1,11 +1,9 @@
 /* causal_convolution on the CPU, in both dtypes: the weights are transposed to [K, C], so that all
  * loops are along the channels, and a tile of channels stays in L1 while its taps are summed. The
  * blocks of rows of dweight depend on R alone. */
-#include "ops/convolution/causal_convolution.h"
+#include "ext/causal_convolution/kernels.h"
 #include "ops/cpu/shared/columns.h"
 #include "ops/cpu/shared/storage.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
 
 enum { TAP_TILE = 128 };
 
@@ -26,12 +24,6 @@ ALWAYS_INLINE void add_tap(int T, Real *sum, const Real *taps, const Real *x, in
         sum[ch] += taps[ch] * load(T, x, ch);
 }
 
-/* The row of the state that stands for row i of x, i < q.first. */
-static int64_t state_row(ConvolvedSequences c, Sequence q, int64_t i)
-{
-    return (q.s * (c.K - 1) + i - q.first + c.K - 1) * c.C;
-}
-
 /* out_i, of channels from ch on */
 ALWAYS_INLINE void convolve_tile(int T, Real *out, const Real *x, const Real *taps,
                                  const Real *bias, const Real *state, const ConvolvedSequences *c,
@@ -46,7 +38,7 @@ ALWAYS_INLINE void convolve_tile(int T, Real *out, const Real *x, const Real *ta
         if (in >= q.first)
             add_tap(T, sum, taps + k * c->C + ch, elements_at(T, x, in * c->C + ch), n);
         else if (state)
-            add_tap(TENSOR_REAL, sum, taps + k * c->C + ch, state + state_row(*c, q, in) + ch, n);
+            add_tap(TENSOR_REAL, sum, taps + k * c->C + ch, state + state_offset(c, q, in) + ch, n);
     }
     for (int64_t j = 0; j < n; j++)
         store(T, out, i * c->C + ch + j, sum[j]);
@@ -64,7 +56,7 @@ static void write_final_state(TensorType type, Real *final_state, const Real *x,
                 convert_elements(TENSOR_REAL, to, (int)type, elements_at((int)type, x, in * c.C),
                                  c.C);
             else if (state)
-                memcpy(to, state + state_row(c, q, in), (size_t)c.C * sizeof *to);
+                memcpy(to, state + state_offset(&c, q, in), (size_t)c.C * sizeof *to);
             else
                 memset(to, 0, (size_t)c.C * sizeof *to);
         }
@@ -141,7 +133,7 @@ ALWAYS_INLINE void add_weight_row(int T, Real *sums, const Real *dout, const Rea
                 sum[ch] += load(T, g, ch) * load(T, row, ch);
         else if (state)
             for (int64_t ch = 0; ch < c->C; ch++)
-                sum[ch] += load(T, g, ch) * state[state_row(*c, q, in) + ch];
+                sum[ch] += load(T, g, ch) * state[state_offset(c, q, in) + ch];
     }
 #pragma omp simd
     for (int64_t ch = 0; ch < (i < q.end ? c->C : 0); ch++)
@@ -167,38 +159,47 @@ static void convolve_backward_weight(TensorType type, Gradient dweight, Gradient
     device_workspace_free(partial);
 }
 
-void causal_convolution_forward_cpu(Real *out, Real *final_state, const Real *x, const Real *weight,
-                                    const Real *bias, const Real *state, ConvolvedSequences c)
+static void convolve_forward_cpu(Real *out, Real *final_state, const Real *x, const Real *weight,
+                                 const Real *bias, const Real *state, ConvolvedSequences c)
 {
     convolve(TENSOR_REAL, out, final_state, x, weight, bias, state, c);
 }
-void causal_convolution_forward_bf16(Real *out, Real *final_state, const Real *x,
-                                     const Real *weight, const Real *bias, const Real *state,
-                                     ConvolvedSequences c)
+
+static void convolve_forward_bf16(Real *out, Real *final_state, const Real *x, const Real *weight,
+                                  const Real *bias, const Real *state, ConvolvedSequences c)
 {
     convolve(TENSOR_BF16, out, final_state, x, weight, bias, state, c);
 }
 
-void causal_convolution_backward_x_cpu(Gradient dx, Gradient dstate, const Real *dout,
-                                       const Real *dfinal_state, const Real *weight,
-                                       ConvolvedSequences c)
+static void convolve_backward_x_cpu(Gradient dx, Gradient dstate, const Real *dout,
+                                    const Real *dfinal_state, const Real *weight,
+                                    ConvolvedSequences c)
 {
     convolve_backward(TENSOR_REAL, dx, dstate, dout, dfinal_state, weight, c);
 }
-void causal_convolution_backward_x_bf16(Gradient dx, Gradient dstate, const Real *dout,
-                                        const Real *dfinal_state, const Real *weight,
-                                        ConvolvedSequences c)
+
+static void convolve_backward_x_bf16(Gradient dx, Gradient dstate, const Real *dout,
+                                     const Real *dfinal_state, const Real *weight,
+                                     ConvolvedSequences c)
 {
     convolve_backward(TENSOR_BF16, dx, dstate, dout, dfinal_state, weight, c);
 }
 
-void causal_convolution_backward_weight_cpu(Gradient dweight, Gradient dbias, const Real *dout,
-                                            const Real *x, const Real *state, ConvolvedSequences c)
+static void convolve_backward_weight_cpu(Gradient dweight, Gradient dbias, const Real *dout,
+                                         const Real *x, const Real *state, ConvolvedSequences c)
 {
     convolve_backward_weight(TENSOR_REAL, dweight, dbias, dout, x, state, c);
 }
-void causal_convolution_backward_weight_bf16(Gradient dweight, Gradient dbias, const Real *dout,
-                                             const Real *x, const Real *state, ConvolvedSequences c)
+
+static void convolve_backward_weight_bf16(Gradient dweight, Gradient dbias, const Real *dout,
+                                          const Real *x, const Real *state, ConvolvedSequences c)
 {
     convolve_backward_weight(TENSOR_BF16, dweight, dbias, dout, x, state, c);
 }
+
+const CausalConvolutionKernels causal_convolution_cpu = { convolve_forward_cpu,
+                                                          convolve_backward_x_cpu,
+                                                          convolve_backward_weight_cpu };
+const CausalConvolutionKernels causal_convolution_cpu_bf16 = { convolve_forward_bf16,
+                                                               convolve_backward_x_bf16,
+                                                               convolve_backward_weight_bf16 };

@@ -1,5 +1,5 @@
-/* Causal convolution: exact values, sequences split over calls and packed, misuse.
- * tests/operations.h has gradients. */
+/* Causal convolution: exact values, sequences split over calls and packed, its layer, misuse.
+ * operations.h has gradients. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -159,6 +159,64 @@ TEST(misuse_of_causal_convolution_raises)
             (CausalConvolutionOptions){
                 .offsets = offsets, .lengths = tape_input_i32(tape, (int32_t[]){ 5 }, shape(1)) },
             NULL));
+    tape_free(tape);
+}
+
+/* Over 2^17 rows of 1 + 2^-15: a float sum of 1024 rows loses 2^-15. */
+TEST(the_gradient_of_the_bias_is_exact)
+{
+    enum { R = 1 << 17 };
+    begin();
+    Real *values = test_zeros(R), term = 1 + (Real)0x1p-15;
+    for (int r = 0; r < R; r++)
+        values[r] = term;
+    Tensor *x = tape_input(tape, values, shape(1, R, 1)),
+           *bias = tape_variable(tape, &term, shape(1));
+    Tensor *out = op_causal_convolution(tape, x, tape_input(tape, VALUES(0, 0), shape(1, 2)), bias,
+                                        (CausalConvolutionOptions){ 0 }, NULL);
+    tape_backward_from(tape, out, x);
+    assert_values(tensor_gradient(bias), shape(1), VALUES((Real)(R * (double)term)));
+    tape_free(tape);
+}
+
+/* ------------------------------------------------------------------------------------ the layer */
+static double largest(const Tensor *tensor)
+{
+    const Real *values = test_values(tensor);
+    double result = 0;
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        result = fmax(result, fabs((double)values[i]));
+    return result;
+}
+
+/* Each input has `taps` outputs, whatever the number of channels. */
+TEST(initial_weights_depend_on_the_taps)
+{
+    Params *params = params_new(test_device(), 5);
+    const CausalConvolution usual = nn_causal_convolution(params, "usual", 100, 4);
+    const CausalConvolution xavier = nn_causal_convolution_with(
+        params, "xavier", 100, 4, (LinearConfig){ .weight = { INITIAL_XAVIER, 1 } });
+    const CausalConvolution alone =
+        nn_causal_convolution_with(params, "alone", 100, 4, (LinearConfig){ .no_bias = true });
+    ck_assert_double_eq_tol(largest(usual.weight) / 0.5, 1, 0.05);
+    ck_assert_double_eq_tol(largest(usual.bias) / 0.5, 1, 0.05);
+    ck_assert_double_eq_tol(largest(xavier.weight) / sqrt(6. / (4 + 4)), 1, 0.05);
+    ck_assert(!alone.bias);
+    ck_assert_int_eq(params_count(params), 2 + 2 + 1);
+    params_free(params);
+}
+
+TEST(misuse_of_the_layer_raises)
+{
+    begin();
+    Params *params = params_new(test_device(), 5);
+    assert_raises("nn_causal_convolution: c: channels is 3 and taps 1, expected 1 or more and 2 or "
+                  "more",
+                  nn_causal_convolution(params, "c", 3, 1));
+    assert_raises(
+        "nn_causal_convolution_forward: the layer is NULL",
+        nn_causal_convolution_forward(tape, NULL, NULL, (CausalConvolutionOptions){ 0 }, NULL));
+    params_free(params);
     tape_free(tape);
 }
 

@@ -18,11 +18,10 @@
  *   d out_rf / dx_rd = out_rf (w_fd - x_rd)          d out_rf / dw_fd = out_rf x_rd
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
  * Saved for the backward pass: out, which is on the tape already. */
-#include "ops/kernels.h"
-#include "ops/products/product.h"
-#include "ops/shared/internal.h"
+#include "ext/features/features.h"
+#include "ext/features/kernels.h"
 
-void random_features_forward_plain(Real *out, const Real *y, const Real *x, FeatureSizes s)
+static void random_forward_plain(Real *out, const Real *y, const Real *x, FeatureSizes s)
 {
     const int64_t R = s.R, F = s.F, D = s.D;
     const Real scale = (Real)(1 / sqrt((double)F));
@@ -37,8 +36,8 @@ void random_features_forward_plain(Real *out, const Real *y, const Real *x, Feat
     }
 }
 
-void random_features_backward_plain(Real *h, Gradient dx, const Real *dout, const Real *out,
-                                    const Real *x, FeatureSizes s)
+static void random_backward_plain(Real *h, Gradient dx, const Real *dout, const Real *out,
+                                  const Real *x, FeatureSizes s)
 {
     const int64_t R = s.R, F = s.F, D = s.D;
     EACH_ROW(r, R, F) {
@@ -51,14 +50,16 @@ void random_features_backward_plain(Real *h, Gradient dx, const Real *dout, cons
     }
 }
 
+const RandomFeatureKernels random_features_plain = { random_forward_plain, random_backward_plain };
+
 static void random_features_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *w = node->inputs[1], *out = node->outputs[0];
     const int64_t R = shape_rows(x->shape), F = w->shape.size[0], D = w->shape.size[1];
     Gradient dx = tape_contribution(node, x);
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, F));
-    kernels_of(out)->random_features_backward(h->data, dx, tape_upstream(node, 0), out->data,
-                                              x->data, (FeatureSizes){ R, F, D });
+    random_features_kernels(out)->backward(h->data, dx, tape_upstream(node, 0), out->data, x->data,
+                                           (FeatureSizes){ R, F, D });
     dx.accumulate = true;
     if (dx.data) /* [R, D] = h [R, F] w [F, D] */
         op_product(node->tape, result_for(dx, x), operand_of(h), operand_of(w),
@@ -96,8 +97,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     Tensor *y = tape_tensor(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
     op_product(tape, result_in(y), operand_of(x), operand_of(projection),
                (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
-    kernels_of(out)->random_features_forward(out->data, y->data, x->data,
-                                             (FeatureSizes){ R, F, D });
+    random_features_kernels(out)->forward(out->data, y->data, x->data, (FeatureSizes){ R, F, D });
     tape_scratch_free(tape, y);
     tape_record(tape, (Node){ .name = "op_random_features",
                               .backward = random_features_backward,

@@ -6,15 +6,14 @@
  * exactly: never negative, and linear attention with these features is attention with this kernel.
  * Backward, g = dL/dout; g_i, g_ii and g_ij = g_ji belong to sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j:
  *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
- * The order of the pairs: polynomial_features.h. */
-#include "ops/attention/polynomial_features.h"
-#include "ops/kernels.h"
-#include "ops/shared/internal.h"
+ * The order of the pairs: kernels.h. */
+#include "ext/features/features.h"
+#include "ext/features/kernels.h"
 
-void polynomial_features_forward_plain(Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
+static void polynomial_forward_plain(Real *out, const Real *x, FeatureSizes s)
 {
-    EACH_ROW(r, R, F) {
-        polynomial_row(out + r * F, x + r * D, D);
+    EACH_ROW(r, s.R, s.F) {
+        polynomial_row(out + r * s.F, x + r * s.D, s.D);
     }
 }
 
@@ -30,11 +29,11 @@ static inline void add_polynomial_pairs(Real *dx_a, Real *dx_b, const Real *x_a,
         dx_b[i] += factor * g[i] * x_a[i];
 }
 
-void polynomial_features_backward_plain(Gradient dx, const Real *dout, const Real *x, int64_t R,
-                                        int64_t F, int64_t D)
+static void polynomial_backward_plain(Gradient dx, const Real *dout, const Real *x, FeatureSizes s)
 {
-    EACH_ROW(r, R, F) {
-        const Real *g = dout + r * F, *x_r = x + r * D;
+    const int64_t D = s.D;
+    EACH_ROW(r, s.R, s.F) {
+        const Real *g = dout + r * s.F, *x_r = x + r * D;
         Real *dx_r = dx.data + r * D;
         for (int64_t i = 0; i < D; i++)
             gradient_add(dx, r * D + i, SQRT_2 * g[1 + i]);
@@ -49,12 +48,20 @@ void polynomial_features_backward_plain(Gradient dx, const Real *dout, const Rea
     }
 }
 
+const PolynomialFeatureKernels polynomial_features_plain = { polynomial_forward_plain,
+                                                             polynomial_backward_plain };
+
+static FeatureSizes polynomial_sizes(const Tensor *x)
+{
+    const int64_t D = shape_columns(x->shape);
+    return (FeatureSizes){ shape_rows(x->shape), polynomial_count(D), D };
+}
+
 static void polynomial_features_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    kernels_of(x)->polynomial_features_backward(
-        tape_contribution(node, x), tape_upstream(node, 0), x->data, shape_rows(x->shape),
-        shape_columns(node->outputs[0]->shape), shape_columns(x->shape));
+    polynomial_features_kernels(x)->backward(tape_contribution(node, x), tape_upstream(node, 0),
+                                             x->data, polynomial_sizes(x));
 }
 
 Tensor *op_polynomial_features(Tape *tape, Tensor *x)
@@ -63,11 +70,11 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x)
     if (x->shape.rank < 1)
         tape_error(tape, "op_polynomial_features: x %s, expected one axis at least, [..., D]",
                    tensor_text(x).text);
-    const int64_t D = shape_columns(x->shape), F = 1 + D + D * (D + 1) / 2;
+    const FeatureSizes s = polynomial_sizes(x);
     Shape out_shape = x->shape;
-    out_shape.size[out_shape.rank - 1] = F;
+    out_shape.size[out_shape.rank - 1] = s.F;
     Tensor *out = tape_tensor_of(tape, x->type, out_shape);
-    kernels_of(x)->polynomial_features_forward(out->data, x->data, shape_rows(x->shape), F, D);
+    polynomial_features_kernels(x)->forward(out->data, x->data, s);
     tape_record(tape, (Node){ .name = "op_polynomial_features",
                               .backward = polynomial_features_backward,
                               .inputs = { x },

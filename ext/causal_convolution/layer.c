@@ -1,5 +1,6 @@
 /* A causal convolution over time, of each channel by itself (op_causal_convolution). */
-#include "nn/internal.h"
+#include "ext/causal_convolution/causal_convolution.h"
+#include "extend.h"
 
 CausalConvolution nn_causal_convolution_with(Params *params, const char *name, int64_t channels,
                                              int64_t taps, LinearConfig config)

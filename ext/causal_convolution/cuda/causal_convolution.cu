@@ -1,17 +1,16 @@
 /* causal_convolution on CUDA: one thread per element of out, dx and the states; dweight by the sums
- * over parts of the rows. ops/convolution/causal_convolution.c has the derivation. */
-#include "ops/convolution/causal_convolution.h"
+ * over parts of the rows. causal_convolution.c has the derivation. */
+#include "ext/causal_convolution/kernels.h"
 #include "ops/cuda/shared/columns.cuh"
-#include "ops/kernels.h"
-#include "ops/shared/columns.h"
 
 /* Element ch of x_i, or of what the state has in its place. */
 template <typename T>
 __device__ static inline Real input_at(const T *x, const Real *state, const ConvolvedSequences &c,
                                        Sequence q, int64_t i, int64_t ch)
 {
-    const int64_t of_state = q.s * (c.K - 1) + i - q.first + c.K - 1;
-    return i >= q.first ? load(&x[i * c.C + ch]) : state ? state[of_state * c.C + ch] : 0;
+    if (i >= q.first)
+        return load(&x[i * c.C + ch]);
+    return state ? state[state_offset(&c, q, i) + ch] : 0;
 }
 
 template <typename T>
@@ -117,9 +116,9 @@ __global__ void convolve_weight_sums(Gradient dweight, Gradient dbias, const Rea
     }
 }
 
-extern "C" void causal_convolution_forward_cuda(TensorType type, Real *out, Real *final_state,
-                                                const Real *x, const Real *weight, const Real *bias,
-                                                const Real *state, ConvolvedSequences c)
+static void convolve_forward_cuda(TensorType type, Real *out, Real *final_state, const Real *x,
+                                  const Real *weight, const Real *bias, const Real *state,
+                                  ConvolvedSequences c)
 {
     BY_STORAGE(type, T,
                LAUNCH(convolve_forward<T>, blocks_for(c.R * c.C), THREADS, 0, (T *)out,
@@ -130,9 +129,9 @@ extern "C" void causal_convolution_forward_cuda(TensorType type, Real *out, Real
                           final_state, (const T *)x, state, c));
 }
 
-extern "C" void causal_convolution_backward_x_cuda(TensorType type, Gradient dx, Gradient dstate,
-                                                   const Real *dout, const Real *dfinal_state,
-                                                   const Real *weight, ConvolvedSequences c)
+static void convolve_backward_x_cuda(TensorType type, Gradient dx, Gradient dstate,
+                                     const Real *dout, const Real *dfinal_state, const Real *weight,
+                                     ConvolvedSequences c)
 {
     if (dx.data)
         BY_STORAGE(type, T,
@@ -145,10 +144,9 @@ extern "C" void causal_convolution_backward_x_cuda(TensorType type, Gradient dx,
                           c));
 }
 
-extern "C" void causal_convolution_backward_weight_cuda(TensorType type, Gradient dweight,
-                                                        Gradient dbias, const Real *dout,
-                                                        const Real *x, const Real *state,
-                                                        ConvolvedSequences c)
+static void convolve_backward_weight_cuda(TensorType type, Gradient dweight, Gradient dbias,
+                                          const Real *dout, const Real *x, const Real *state,
+                                          ConvolvedSequences c)
 {
     const int64_t parts = row_blocks(c.R);
     const int lanes = column_lanes(c.C);
@@ -161,3 +159,11 @@ extern "C" void causal_convolution_backward_weight_cuda(TensorType type, Gradien
            parts, c);
     device_workspace_free(partial);
 }
+
+template <TensorType type>
+static constexpr CausalConvolutionKernels causal_convolution_table = {
+    call<convolve_forward_cuda, type>, call<convolve_backward_x_cuda, type>,
+    call<convolve_backward_weight_cuda, type>
+};
+const CausalConvolutionKernels causal_convolution_cuda = causal_convolution_table<TENSOR_REAL>;
+const CausalConvolutionKernels causal_convolution_cuda_bf16 = causal_convolution_table<TENSOR_BF16>;

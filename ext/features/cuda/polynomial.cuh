@@ -1,9 +1,9 @@
 /* One polynomial feature on CUDA. */
-#ifndef TAPEGRAD_OPS_SHARED_POLYNOMIAL_CUH
-#define TAPEGRAD_OPS_SHARED_POLYNOMIAL_CUH
+#ifndef TAPEGRAD_FEATURES_CUDA_POLYNOMIAL_CUH
+#define TAPEGRAD_FEATURES_CUDA_POLYNOMIAL_CUH
 
+#include "ext/features/kernels.h"
 #include "ops/cuda/shared/map.cuh"
-#include "ops/attention/polynomial_features.h"
 
 /* Feature f of a row x [D]. */
 template <typename T>
