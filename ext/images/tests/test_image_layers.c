@@ -36,13 +36,13 @@ TEST(initial_weights_depend_on_the_pixels_of_a_window)
     const Window square = { .height = 5, .width = 5 }, upright = { .height = 5, .width = 2 };
     const LinearConfig xavier = { .weight = { INITIAL_XAVIER, 1 } };
     const Conv2d usual = nn_conv2d(params, "a", 4, 30, square);
-    assert_uniform(usual.weight, 1 / sqrt(5 * 5 * 4));
-    assert_uniform(usual.bias, 1 / sqrt(5 * 5 * 4));
     const Conv2d other = nn_conv2d_with(params, "b", 4, 30, upright, xavier);
-    assert_uniform(other.weight, sqrt(6. / (5 * 2 * (4 + 30))));
     const Conv2d ones =
         nn_conv2d_with(params, "c", 1, 2, (Window){ .height = 1, .width = 1 },
                        (LinearConfig){ .weight = { INITIAL_ONE, 0 }, .no_bias = true });
+    assert_uniform(usual.weight, 1 / sqrt(5 * 5 * 4));
+    assert_uniform(usual.bias, 1 / sqrt(5 * 5 * 4));
+    assert_uniform(other.weight, sqrt(6. / (5 * 2 * (4 + 30))));
     ck_assert(!ones.bias && test_values(ones.weight)[1] == 1);
     ck_assert_int_eq(params_count(params), 2 + 2 + 1);
     end();
