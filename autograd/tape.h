@@ -151,7 +151,7 @@ void tape_replay(Tape *tape, TapeStep *step, void *context);
 int64_t tape_replay_kernels(const Tape *tape);
 
 /* ------------------------------------------------------------------------------------------ random
- * The generator of dropout, LSH attention, normal noise and sampling. tape_seed restarts it;
+ * The generator of dropout, normal noise and whatever else draws. tape_seed restarts it;
  * tape_random returns its state and tape_set_random restores it, for checkpoints. */
 void tape_seed(Tape *tape, uint64_t seed);
 Random tape_random(const Tape *tape);

@@ -88,10 +88,11 @@ static void check_options(Tape *tape, const AttentionKind *kind, AttentionOption
         tape_error(tape, "nn_attention: %s attention takes no mask; softmax attention does",
                    kind->name);
     if (options.states_before && (kind->has_cache || !kind->states))
-        tape_error(tape,
-                   "nn_attention: states_before with %s attention, expected causal linear "
-                   "attention or the delta rule",
-                   kind->name);
+        tape_error(
+            tape,
+            "nn_attention: states_before with %s attention, expected a kind that has a state "
+            "and no cache, such as causal linear attention",
+            kind->name);
     if (options.states_before && options.key_lengths)
         tape_error(tape, "nn_attention: states_before with key_lengths, expected NULL: positions "
                          "of other processes follow");

@@ -23,10 +23,10 @@ Name nn_name(const char *path, const char *name);
 Random params_random(const Params *params, const char *name);
 
 /* An uninitialized constant: see params_constant. name: NULL, or it is saved with the weights.
- * Raises, as function, when memory is exhausted. */
-Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape);
-/* The same, without which no file can be loaded, such as running statistics. */
-Tensor *params_new_required(const char *function, Params *params, const char *name, Shape shape);
+ * required: files without it, such as a running statistic, cannot be loaded. Raises, as function,
+ * when memory is exhausted. */
+Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape,
+                            bool required);
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */

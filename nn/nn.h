@@ -216,8 +216,7 @@ Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
 
 /* A kind of attention: how a layer combines positions. The function that makes one takes its
  * options; it lives until params_free, and all layers may have it. Extensions have more kinds, some
- * of which wrap another: LSH attention and the delta rule, gates, rotary positions, feature maps.
- * nn/extend.h has what a kind consists of. */
+ * of which wrap another. nn/extend.h has what a kind consists of. */
 typedef struct AttentionKind AttentionKind;
 
 /* A field left 0 means its default, the first value in its comment. */
@@ -279,9 +278,10 @@ typedef struct AttentionOptions {
     Tensor *mask;        /* NULL; softmax attention: as in SoftmaxAttentionOptions; others raise */
     Tensor *positions;   /* NULL: 0, ..., N - 1; int32 [N] or [B, N]: the positions of x */
     StatesBefore *states_before;
-    /* NULL; dist_states_before, for causal linear attention and the delta rule of a sequence split
-     * over processes. A convolution needs at least taps - 1 positions, and rotary attention needs
-     * positions, on all of them. Raises for other kinds, and with key_lengths. */
+    /* NULL; dist_states_before, for a kind that has a state and no cache, such as causal linear
+     * attention, of a sequence split over processes. A convolution needs at least taps - 1
+     * positions, and a kind that reads positions needs them, on all processes. Raises for other
+     * kinds, and with key_lengths. */
 } AttentionOptions;
 
 /* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section

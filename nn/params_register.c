@@ -177,7 +177,8 @@ void *params_memory(Params *params, size_t bytes)
     return memset(memory->bytes, 0, bytes);
 }
 
-Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape)
+Tensor *params_new_constant(const char *function, Params *params, const char *name, Shape shape,
+                            bool required)
 {
     if (name)
         check_file_name(function, params, name);
@@ -190,7 +191,7 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
         error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
     }
     constant->next = params->constants;
-    constant->required = false;
+    constant->required = required;
     constant->name = nn_name("", name ? name : "");
     constant->tensor = (Tensor){ .name = name ? constant->name.text : NULL,
                                  .device = params->device,
@@ -202,18 +203,11 @@ Tensor *params_new_constant(const char *function, Params *params, const char *na
     return &constant->tensor;
 }
 
-Tensor *params_new_required(const char *function, Params *params, const char *name, Shape shape)
-{
-    Tensor *constant = params_new_constant(function, params, name, shape);
-    params->constants->required = true; /* the new one is the first */
-    return constant;
-}
-
 Tensor *params_constant(Params *params, const Real *host, Shape shape)
 {
     error_need("params_constant", "host", host);
     shape = shape_new(shape.rank, shape.size);
-    Tensor *constant = params_new_constant("params_constant", params, NULL, shape);
+    Tensor *constant = params_new_constant("params_constant", params, NULL, shape, false);
     tensor_write(constant, host);
     return constant;
 }

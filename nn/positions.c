@@ -20,7 +20,7 @@ Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width)
         error_raise("nn_sinusoidal_positions: length is %lld and width %lld, expected 1 or more",
                     (long long)length, (long long)width);
     Tensor *positions =
-        params_new_constant("nn_sinusoidal_positions", params, NULL, shape(length, width));
+        params_new_constant("nn_sinusoidal_positions", params, NULL, shape(length, width), false);
     Real *host = memory_allocate(tensor_bytes(positions));
     if (!host)
         error_raise("nn_sinusoidal_positions: %s",

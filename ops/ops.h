@@ -150,7 +150,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
 /* -------------------------------------------------------------------------------------- storage */
 
 /* out = x in the dtype `type`: TENSOR_REAL or, on a tape of PRECISION_BF16, TENSOR_BF16; x itself
- * if it has that dtype. Casts are automatic elsewhere: matmul, linear, conv2d and embedding return
+ * if it has that dtype. Casts are automatic elsewhere: products, convolutions and embeddings return
  * bf16; mixed inputs are converted to bf16. Raises for another type. */
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 

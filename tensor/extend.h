@@ -111,7 +111,7 @@ typedef enum KernelTable {
 
 /* The table for activations of this dtype on the device, which becomes the thread's current one:
  * kernels launch on it. Without a table for the CPU plain's serves Real there; else raises
- * "op_delta_rule: there are no kernels for bf16 on cpu". */
+ * "op_sign: there are no kernels for bf16 on cpu". */
 #define KERNELS_FOR(tables, device, type)                                                          \
     ((tables)[kernel_table(device, type,                                                           \
                            (const bool[KERNEL_TABLES]){                                            \

@@ -650,10 +650,10 @@ TEST(misuse_raises)
         { { .attention = KIND_CAUSAL_SOFTMAX, .convolution = 2 }, "causal softmax" },
     };
     for (int i = 0; i < (int)(sizeof refused / sizeof *refused); i++) {
-        char sentence[160];
+        char sentence[200];
         snprintf(sentence, sizeof sentence,
-                 "nn_attention: states_before with %s attention, expected causal linear attention "
-                 "or the delta rule",
+                 "nn_attention: states_before with %s attention, expected a kind that has a state "
+                 "and no cache, such as causal linear attention",
                  refused[i].sentence);
         Params *params = params_new(test_device(), 1);
         assert_raises(sentence, attend(tape, params, refused[i].config, NULL));

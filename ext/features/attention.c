@@ -34,7 +34,7 @@ static const AttentionKind *random_of_layer(const AttentionKind *kind, Params *p
     const Name path = nn_name(name, "projection");
     Random random = params_random(params, path.text);
     layer->own.projection =
-        params_new_constant("nn_attention", params, path.text, shape(features, D));
+        params_new_constant("nn_attention", params, path.text, shape(features, D), false);
     draw_projection("nn_attention", layer->own.projection, &random);
     return &layer->kind;
 }

@@ -16,7 +16,7 @@ typedef struct GatedKind {
 /* Per head -r_h, or c_h; see DecayKind. */
 static Tensor *decay_constants(Params *params, DecayKind decay, int64_t H)
 {
-    Tensor *constants = params_new_constant("nn_attention", params, NULL, shape(H));
+    Tensor *constants = params_new_constant("nn_attention", params, NULL, shape(H), false);
     Real *host = memory_allocate((size_t)H * sizeof *host);
     if (!host)
         error_raise("nn_attention: memory is exhausted: a decay of %lld heads", (long long)H);

@@ -29,7 +29,8 @@ Tensor *nn_conv2d_forward(Tape *tape, const Conv2d *conv, Tensor *x)
 /* A running statistic: a constant that every file of the weights has. */
 static Tensor *running_statistic(Params *params, Name name, int64_t channels, Real initial)
 {
-    Tensor *statistic = params_new_required("nn_batchnorm", params, name.text, shape(channels));
+    Tensor *statistic =
+        params_new_constant("nn_batchnorm", params, name.text, shape(channels), true);
     tensor_fill(statistic, initial);
     return statistic;
 }
