@@ -79,10 +79,6 @@ static void rms_norm_backward(Node *node)
 static Tensor *rms_norm(Tape *tape, const char *operation, Tensor *x, Tensor *weight, Real s,
                         double eps)
 {
-    check_normalization(tape, operation, x, eps);
-    if (weight && !shape_equal(weight->shape, shape(shape_columns(x->shape))))
-        tape_error(tape, "%s: weight %s, expected %s: x %s", operation, tensor_text(weight).text,
-                   shape_text(shape(shape_columns(x->shape))).text, tensor_text(x).text);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *r = tape_tensor(tape, shape(shape_rows(x->shape)));
     rms_norm_kernels(x)->forward(out->data, rms_norm_arguments(x, weight, s, eps, r));
@@ -95,13 +91,20 @@ static Tensor *rms_norm(Tape *tape, const char *operation, Tensor *x, Tensor *we
 Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps)
 {
     tape_use(tape, "op_rms_norm: x", x);
-    if (weight)
+    check_normalization(tape, "op_rms_norm", x, eps);
+    const int64_t C = shape_columns(x->shape);
+    if (weight) {
         tape_use_real(tape, "op_rms_norm: weight", weight);
-    return rms_norm(tape, "op_rms_norm", x, weight, 1 / (Real)shape_columns(x->shape), eps);
+        if (!shape_equal(weight->shape, shape(C)))
+            tape_error(tape, "op_rms_norm: weight %s, expected %s: x %s", tensor_text(weight).text,
+                       shape_text(shape(C)).text, tensor_text(x).text);
+    }
+    return rms_norm(tape, "op_rms_norm", x, weight, 1 / (Real)C, eps);
 }
 
 Tensor *op_l2_normalize(Tape *tape, Tensor *x, double eps)
 {
     tape_use(tape, "op_l2_normalize: x", x);
+    check_normalization(tape, "op_l2_normalize", x, eps);
     return rms_norm(tape, "op_l2_normalize", x, NULL, 1, eps);
 }

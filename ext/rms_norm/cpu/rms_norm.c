@@ -18,41 +18,33 @@ static void rms_norm_forward_bf16(Real *out, RmsNormArguments norm)
     }
 }
 
-/* The gradients of one row: dx [C], unless its data is NULL, and sum [C] += its part of dweight,
- * unless NULL. */
-ALWAYS_INLINE void rms_norm_row_backward(int T, Gradient dx, Real *sum, const Real *g,
-                                         const Real *x, Real r, const RmsNormArguments *norm)
-{
-    const Real *weight = norm->weight;
-    const int64_t C = norm->C;
-#pragma omp simd
-    for (int64_t c = 0; c < (sum ? C : 0); c++)
-        sum[c] += load(T, g, c) * load(T, x, c) * r;
-    if (!dx.data)
-        return;
-    Real sum_hn = 0;
-#pragma omp simd reduction(+ : sum_hn)
-    for (int64_t c = 0; c < C; c++)
-        sum_hn += load(T, g, c) * weight_or_one(weight, c) * load(T, x, c) * r;
-    const Real s_hn = norm->s * sum_hn;
-#pragma omp simd
-    for (int64_t c = 0; c < C; c++) {
-        const Real n = load(T, x, c) * r, h = load(T, g, c) * weight_or_one(weight, c);
-        contribute(T, dx.data, c, dx.accumulate, r * (h - n * s_hn));
-    }
-}
-
+/* The gradients of block i of the rows: dx, unless its data is NULL, and sum [C], its part of
+ * dweight, unless NULL. */
 ALWAYS_INLINE void rms_norm_block_backward(int T, Gradient dx, Real *sum, const Real *dout,
                                            const RmsNormArguments *norm, int64_t i)
 {
+    const Real *weight = norm->weight;
     const int64_t C = norm->C, end = sum_block_start(i + 1, norm->R);
     if (sum)
         memset(sum, 0, (size_t)C * sizeof *sum);
     for (int64_t row = sum_block_start(i, norm->R); row < end; row++) {
-        const Gradient dx_row = { dx.data ? elements_at(T, dx.data, row * C) : NULL,
-                                  dx.accumulate };
-        rms_norm_row_backward(T, dx_row, sum, elements_at(T, dout, row * C),
-                              elements_at(T, norm->x, row * C), norm->r[row], norm);
+        const Real *g = elements_at(T, dout, row * C), *x = elements_at(T, norm->x, row * C);
+        const Real r = norm->r[row];
+#pragma omp simd
+        for (int64_t c = 0; c < (sum ? C : 0); c++)
+            sum[c] += load(T, g, c) * load(T, x, c) * r;
+        if (!dx.data)
+            continue;
+        Real *dx_row = elements_at(T, dx.data, row * C), sum_hn = 0;
+#pragma omp simd reduction(+ : sum_hn)
+        for (int64_t c = 0; c < C; c++)
+            sum_hn += load(T, g, c) * weight_or_one(weight, c) * load(T, x, c) * r;
+        const Real s_hn = norm->s * sum_hn;
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++) {
+            const Real n = load(T, x, c) * r, h = load(T, g, c) * weight_or_one(weight, c);
+            contribute(T, dx_row, c, dx.accumulate, r * (h - n * s_hn));
+        }
     }
 }
 
