@@ -19,8 +19,8 @@ NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
 KERNELS := $(addprefix test_,operations vectors elementwise math rows batchnorm products products_bf16 \
            layout convolution causal_convolution attention attention_options gates decay_gradient delta_rule \
-           lsh_attention softmax_attention features rotary recurrent ctc sampling random threads generation layers \
-           optim muon schedule_free losses mixture)
+           lsh_attention softmax_attention features rotary recurrent ctc sampling random threads generation \
+           generation_state layers optim muon schedule_free losses mixture)
 SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
              SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 AGAIN    = +@$(MAKE) --no-print-directory ONLY='$(or $(ONLY),$(2))' LEAVE_OUT='$(1)' $(3) test
@@ -38,7 +38,8 @@ test-avx2:
 # slow ones last minutes, and other tests run their kernels.
 CPU_ONLY := test_chunk_plan test_decode test_file test_math test_options test_pictures test_random \
             test_instructions.sh test_mpi.sh test_readme.sh $(FIGURE_TESTS)
-SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_generation test_optim
+SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_generation \
+            test_generation_state test_optim
 HOST      = CUDA=host DEVICE=cuda TAPEGRAD_CUDA_SEED=$(1)
 test-cuda-on-host:
 	$(call AGAIN,$(SAME) $(CPU_ONLY),,$(call HOST,20))

@@ -27,8 +27,8 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 as_printed "$without_backends" &
 one_line=$!
 tests='operations elementwise rows products layout convolution causal_convolution batchnorm random attention softmax_attention
-       gates delta_rule lsh_attention features rotary recurrent ctc vectors layers generation qwen3_next params optim muon schedule_free
-       losses mixture checkpoint
+       gates delta_rule lsh_attention features rotary recurrent ctc vectors layers generation generation_state
+       generation_misuse qwen3_next params optim muon schedule_free losses mixture checkpoint
        distributed file tape recompute replay recovery sampling math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
