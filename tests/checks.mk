@@ -37,7 +37,8 @@ test-avx2:
 # slow ones last minutes, and other tests run their kernels.
 CPU_ONLY := test_chunk_plan test_decode test_file test_math test_options test_pictures test_random \
             test_instructions.sh test_mpi.sh test_readme.sh $(FIGURE_TESTS)
-SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_generation test_optim
+SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_generation \
+            test_generation_state test_optim
 HOST      = CUDA=host DEVICE=cuda TAPEGRAD_CUDA_SEED=$(1)
 test-cuda-on-host:
 	$(call AGAIN,$(SAME) $(CPU_ONLY),,$(call HOST,20))

@@ -34,8 +34,9 @@ for name in $deleted; do
     sed -i "\\#\"ext/$name/#d; /^ *${name^^}_[A-Z_]*(ROW) /d" tapegrad.h tests/extensions.h
     files=$(awk -v name=$name '$1 == name { for (i = 3; i <= NF; i++) print $i }' tests/extensions.txt)
     rm -rf "ext/$name" $files
-    for header in $(grep '[.]h$' <<<"$files" || true); do
-        grep -rlF "\"$header\"" tests ext examples bench | xargs -r rm
+    while headers=$(grep '[.]h$' <<<"$files"); do # what includes them, and so on
+        files=$(sed 's/.*/"&"/' <<<"$headers" | grep -rlFf - tests ext examples bench || true)
+        rm -f $files
     done
 done
 grep -v '^TAPEGRAD\|^$' <<<"$names" >names
