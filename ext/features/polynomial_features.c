@@ -12,9 +12,8 @@
 
 static void polynomial_forward_plain(Real *out, const Real *x, FeatureSizes s)
 {
-    EACH_ROW(r, s.R, s.F) {
+    EACH_ROW(r, s.R, s.F)
         polynomial_row(out + r * s.F, x + r * s.D, s.D);
-    }
 }
 
 /* dx_a <- dx_a + factor g x_b and dx_b <- dx_b + factor g x_a, for n consecutive pairs (a, b) */
@@ -51,17 +50,13 @@ static void polynomial_backward_plain(Gradient dx, const Real *dout, const Real 
 const PolynomialFeatureKernels polynomial_features_plain = { polynomial_forward_plain,
                                                              polynomial_backward_plain };
 
-static FeatureSizes polynomial_sizes(const Tensor *x)
-{
-    const int64_t D = shape_columns(x->shape);
-    return (FeatureSizes){ shape_rows(x->shape), polynomial_count(D), D };
-}
-
 static void polynomial_features_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
+    const int64_t D = shape_columns(x->shape);
+    const FeatureSizes s = { shape_rows(x->shape), polynomial_count(D), D };
     polynomial_features_kernels(x)->backward(tape_contribution(node, x), tape_upstream(node, 0),
-                                             x->data, polynomial_sizes(x));
+                                             x->data, s);
 }
 
 Tensor *op_polynomial_features(Tape *tape, Tensor *x)
@@ -70,7 +65,8 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x)
     if (x->shape.rank < 1)
         tape_error(tape, "op_polynomial_features: x %s, expected one axis at least, [..., D]",
                    tensor_text(x).text);
-    const FeatureSizes s = polynomial_sizes(x);
+    const int64_t D = shape_columns(x->shape);
+    const FeatureSizes s = { shape_rows(x->shape), polynomial_count(D), D };
     Shape out_shape = x->shape;
     out_shape.size[out_shape.rank - 1] = s.F;
     Tensor *out = tape_tensor_of(tape, x->type, out_shape);
