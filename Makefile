@@ -225,6 +225,13 @@ $(LIBRARY): $(OBJECTS) $(TREE_LIST)
 $(SHARED): $(OBJECTS) $(TREE_LIST)
 	@$(LINK) -shared -Wl,-soname,$(SONAME) $(OBJECTS) $(LIBS) -o $@
 
+# The text of exported models as the lines of an array of strings.
+$(BUILD)/parts/language_model/export.o: $(BUILD)/generated/examples/language_model/engine.inc
+$(BUILD)/parts/language_model/export.o: DEFINES += -I$(BUILD)/generated
+$(BUILD)/generated/%.inc: %.c.in
+	@mkdir -p $(@D)
+	@sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
+
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
@@ -255,7 +262,7 @@ $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data
     $(call part,$(addprefix shared/,attention program options))
 $(BUILD)/examples/convolution $(BUILD)/bench/kann_tasks: LIBS += -lz
 $(BUILD)/programs/images $(PICTURES): LIBS += -lpng -lz
-$(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,model options source tokens vocabulary) \
+$(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,export model options source tokens vocabulary) \
     $(addprefix shared/,attention options program gzip/reader))
 $(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
 $(BUILD)/programs/images $(BUILD)/programs/language_model: $(call part,shared/gzip/reader)

@@ -8,6 +8,7 @@ static const ProgramCommand commands[] = {
     { "train", language_train, "trains a model on a text" },
     { "evaluate", language_evaluate, "prints the bits per byte by decode steps" },
     { "sample", language_sample, "continues a prompt" },
+    { "export", language_export, "writes a model as one C file" },
     { 0 },
 };
 

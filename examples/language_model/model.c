@@ -40,7 +40,9 @@ Model model_new(Params *params, const LanguageOptions *options, const Vocabulary
     const bool rotary = !strcmp(options->positions, "rotary");
     attention_set(&config, params, common->attention, common->features,
                   rotary ? common->head_dim : 0);
-    Model model = { .context = options->context, .dropout = nn_dropout(common->dropout) };
+    Model model = { .context = options->context,
+                    .rotary = rotary,
+                    .dropout = nn_dropout(common->dropout) };
     model.embedding = nn_embedding_with(params, "embedding", vocabulary->count, width, normal);
     if (!strcmp(options->positions, "learned"))
         model.positions = params_add(params, "positions", shape(model.context, width), normal);

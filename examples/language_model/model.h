@@ -12,6 +12,7 @@ typedef struct Model {
     Transformer transformer;
     Dropout dropout;
     int64_t context;
+    bool rotary;
 } Model;
 
 /* A frozen weight "vocabulary" holds the vocabulary's items, so that a checkpoint is complete. */

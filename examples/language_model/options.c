@@ -99,6 +99,9 @@ static const Option of_evaluation[] = {
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 65536, "16", .help = "windows at a time" },
     { "split", NUMBER, OF_RUN, AT(split), 0, 0.9, .help = "the last part of --train" },
 };
+static const Option of_export[] = {
+    { "to", PATH, OF_RUN, AT(to), .help = "the C file to write" },
+};
 static const Option of_steps[] = {
     { "precision", CHOICE, OF_RUN, AT(common.precision), .choices = step_precision_names,
       .help = "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU" },
@@ -143,6 +146,14 @@ const Command language_sample_command = {
     .about = "usage: language_model sample --load FILE [--prompt TEXT] [OPTION]...\n\n"
              "Continues the prompt token by token.",
     .tables = { TABLE(checkpoint), TABLE(of_sampling), TABLE(of_steps), TABLE(device_rows) },
+    .trainer = &language_train_command,
+};
+
+const Command language_export_command = {
+    .about = "usage: language_model export --load FILE --to FILE.c\n\n"
+             "Writes a model of linear attention, with or without a decay, and its vocabulary\n"
+             "as one C file, which compiles without this library: cc -O2 FILE.c -lm",
+    .tables = { TABLE(checkpoint), TABLE(of_export) },
     .trainer = &language_train_command,
 };
 

@@ -20,6 +20,8 @@ typedef struct LanguageOptions {
     int64_t vocabulary_size;
     /* language_model sample, language_model evaluate */
     const char *prompt;
+    /* language_model export */
+    const char *to;
     int64_t length, top_k, draw, at_once;
     double temperature, top_p;
     bool int8;
@@ -27,7 +29,7 @@ typedef struct LanguageOptions {
 
 extern const char *const optimizer_names[];
 extern const Command language_prepare_command, language_train_command, language_evaluate_command,
-    language_sample_command;
+    language_sample_command, language_export_command;
 
 /* The file of --train (or --valid: name), or DIR/NAME.txt or DIR/NAME.txt.gz of --data DIR, valid
  * until the next call with this name; ends the program if there is none, or if it would be
@@ -43,5 +45,6 @@ int language_prepare(int argc, char **argv);
 int language_train(int argc, char **argv);
 int language_evaluate(int argc, char **argv);
 int language_sample(int argc, char **argv);
+int language_export(int argc, char **argv);
 
 #endif

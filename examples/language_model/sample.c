@@ -1,8 +1,9 @@
-#include "examples/language_model/model.h"
+#include "examples/language_model/export.h"
 #include "examples/shared/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A model of a checkpoint, and a tape for its decode steps. */
 typedef struct Loaded {
@@ -81,6 +82,32 @@ int language_evaluate(int argc, char **argv)
     printf("evaluation heldout_bits=%.6g heldout_nats=%.6g heldout_tokens=%lld seconds=%.2f\n",
            loss_bits(loss), loss_nats(loss), (long long)loss.targets, now() - start);
     tokens_free(&tokens);
+    loaded_free(&loaded);
+    return EXIT_SUCCESS;
+}
+
+int language_export(int argc, char **argv)
+{
+    LanguageOptions options;
+    options_parse(&language_export_command, argc, argv, &options);
+    const char *kind = options.common.attention, *from = options.common.load;
+    if (!options.to)
+        fail(BAD_USE, "export: expected --to FILE, the C file to write");
+    Loaded loaded = load(&options, "export");
+    if (strcmp(kind, "linear") != 0 && strcmp(kind, "decay") != 0)
+        fail(BAD_USE, "export: %s has --attention %s, expected linear or decay", from, kind);
+    if (loaded.vocabulary.kind == TOKENS_PAIRS)
+        fail(BAD_USE, "export: %s has --tokens pairs, expected bytes or characters", from);
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    if (file)
+        export_model(file, &loaded.model, &loaded.vocabulary);
+    if (!file || fclose(file))
+        fail(EXIT_FAILURE, "export: memory is exhausted");
+    if (!tensor_file_write(options.to, text, (int64_t)length))
+        fail(EXIT_FAILURE, "--to: %s", tapegrad_error());
+    free(text);
     loaded_free(&loaded);
     return EXIT_SUCCESS;
 }
