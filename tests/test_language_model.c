@@ -453,7 +453,7 @@ TEST(greedy_samples_equal_the_parallel_form)
     }
 }
 
-/* A C file of a model, compiled for every kind that can be exported, prints the logits of tokens. */
+/* A C file of a model, compiled for each kind that can be exported, prints the logits of tokens. */
 TEST(an_exported_model_computes_the_logits)
 {
     enum { CONTEXT = 9, ITEMS = 5, WIDTH = 10 };
