@@ -19,8 +19,7 @@ static void close_cuda(void *stamps)
 
 static void *open_cuda(int count)
 {
-    Events *events =
-        (Events *)memory_allocate(sizeof *events + (size_t)count * sizeof(cudaEvent_t));
+    Events *events = (Events *)malloc(sizeof *events + (size_t)count * sizeof(cudaEvent_t));
     if (!events)
         return NULL;
     for (events->count = 0; events->count < count; events->count++)
