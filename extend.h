@@ -3,8 +3,8 @@
  * one-file writes it as a third file beside the two.
  *
  * An installed library exports the functions within "visibility push(default)", whose names have
- * the prefix of their directory: device_ tensor_ shape_ error_ memory_ kernel_, op_, params_ nn_,
- * optim_. Definitions of extensions call no others; backends in the tree may. tests/extend.txt
+ * the prefix of their directory: device_ tensor_ shape_ error_ memory_ kernel_, tape_, op_, params_
+ * nn_, optim_. Definitions of extensions call no others; backends in the tree may. tests/extend.txt
  * lists both. Macros, inline functions and types have no prefix (EACH, SUM, PRAGMA, relu, Product):
  * include this header in the files that need it, not in headers for programs.
  *
@@ -12,6 +12,7 @@
 #ifndef TAPEGRAD_EXTEND_H
 #define TAPEGRAD_EXTEND_H
 
+#include "autograd/extend.h"
 #include "nn/extend.h"
 #include "ops/extend.h"
 #include "optim/extend.h"

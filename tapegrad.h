@@ -118,6 +118,7 @@
 #include "ext/lsh/lsh.h"
 #include "ext/mixture/mixture.h"
 #include "ext/muon/muon.h"
+#include "ext/profile/profile.h"
 #include "ext/recurrent/recurrent.h"
 #include "ext/rms_norm/rms_norm.h"
 #include "ext/rotary/rotary.h"

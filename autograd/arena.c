@@ -60,6 +60,7 @@ static void free_chunks(Chunk *chunk)
 void arena_free(Tape *tape)
 {
     static _Thread_local Tape *guarded; /* reachable, for leak checkers */
+    tape_notify(tape, TAPE_ENDS, NULL, NULL);
     free_chunks(tape->chunks);
     free_chunks(tape->previous_chunks);
     if (!memory_is_guarded()) {

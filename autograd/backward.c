@@ -66,10 +66,12 @@ void tape_visit(Tape *tape, const Node *stop)
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
         error_enter(&tape->errors, node->name);
+        tape_notify(tape, TAPE_BACKWARD, NULL, node);
         if (reached) /* never a view, whose root has the gradient */
             node->backward(node);
         if (reached && tape->checks_finite)
             tape_check_backward_finite(tape, node);
+        tape_notify(tape, TAPE_FREES, NULL, node);
         release_outputs(node);
     }
 }

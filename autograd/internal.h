@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_AUTOGRAD_INTERNAL_H
 #define TAPEGRAD_AUTOGRAD_INTERNAL_H
 
-#include "autograd/tape.h"
+#include "autograd/extend.h"
 
 #include "tensor/internal.h"
 
@@ -71,6 +71,7 @@ struct Tape {
     int64_t guarded;          /* steps whose handles the next step does not reuse */
     Replay replay;
     Recompute recompute;
+    TapeObserver *observer; /* or NULL */
 };
 
 /* arena.c: memory until the next reset; raises when it is exhausted. */
@@ -84,6 +85,13 @@ void tape_check_not_freed(const Tape *tape, const char *label);
 /* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a"; else the tape's errors
  * are this thread's from here on, and the label names the operation. */
 void tape_check(Tape *tape, const char *label);
+
+/* Calls the tape's observer, if it has one. */
+static inline void tape_notify(Tape *tape, TapeEvent event, const char *label, const Node *node)
+{
+    if (tape->observer)
+        tape->observer->event(tape->observer->context, event, label, node);
+}
 
 /* Raises unless the tensor can be used on this tape as this dtype. */
 void tape_check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type);

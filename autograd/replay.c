@@ -30,7 +30,7 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
         tape_error(tape, "tape_replay: step is NULL");
     Replay *replay = &tape->replay;
     const bool again = replay->step == step && replay->context == context && !tape->checks_finite &&
-                       !tape->errors.failed;
+                       !tape->observer && !tape->errors.failed;
     if (!again || !replay->capture) {
         tape_reset(tape);
         replay->step = step;

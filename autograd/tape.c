@@ -23,8 +23,7 @@
  *  (6) In BACKWARD the nodes that used a node's outputs have run before it. After its own function
  *      nothing reads its outputs, their gradients and what it saved: they are freed, unless kept.
  *  (7) One backward pass per reset, and one thread at a time (error_claim; see tape_new).
- *  (8) In FAILED every call but tape_reset and tape_free may raise; these two need nothing of the
- *      step. */
+ *  (8) In FAILED every call may raise but tape_reset and tape_free, which need nothing of it. */
 #include "autograd/internal.h"
 
 #include <stdlib.h>
@@ -115,6 +114,7 @@ void tape_check(Tape *tape, const char *label)
         error_raise("%.*s: the tape is NULL", (int)strcspn(label, ":"), label);
     tape_check_not_freed(tape, label);
     error_enter(&tape->errors, label);
+    tape_notify(tape, TAPE_USES, label, NULL);
 }
 
 void tape_raise_exhausted(Tape *tape, size_t bytes)
@@ -165,6 +165,7 @@ void tape_record(Tape *tape, Node node)
 {
     if (!node.name)
         node.name = "tape_record";
+    tape_notify(tape, TAPE_RECORDS, NULL, &node);
     if (tape->checks_finite)
         tape_check_forward_finite(tape, &node);
     bool required = false;
@@ -234,6 +235,7 @@ void tape_reset(Tape *tape)
     tape_end_step(tape);
     tape_end_recomputing(tape);
     const bool failed = tape->errors.failed;
+    tape_notify(tape, TAPE_RESETS, failed ? "failed" : NULL, NULL);
     if (failed && tape->backward_started)
         tape_clear_gradients(tape);
     tape_end_overwritten(tape, failed);

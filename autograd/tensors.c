@@ -87,9 +87,10 @@ Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
 
 void tape_scratch_free(Tape *tape, Tensor *scratch)
 {
-    (void)tape;
-    if (scratch)
-        tape_free_storage(scratch);
+    if (!scratch)
+        return;
+    tape_notify(tape, TAPE_FREES, NULL, NULL);
+    tape_free_storage(scratch);
 }
 
 /* Raises if tape or host is NULL; sets the label of later errors. */
@@ -206,6 +207,7 @@ void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
 void tape_free_since(Tape *tape, int64_t first, Tensor *spared)
 {
     TapeTensor *entry = tape->last_tensor, *spared_entry = NULL;
+    tape_notify(tape, TAPE_FREES, NULL, NULL);
     for (; entry && entry->position >= first; entry = entry->previous) {
         if (&entry->tensor == spared)
             spared_entry = entry;

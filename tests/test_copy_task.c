@@ -52,6 +52,18 @@ TEST(quiet_prints_the_final_line_alone)
     ck_assert_str_eq(strchr(output, '\n'), "\n");
 }
 
+/* Of the steps after the first; it changes no result. */
+TEST(profile_is_a_table_of_operations)
+{
+    assert_runs("copy_task " TINY "--steps 4 --quiet --save @/plain.safetensors");
+    assert_runs("copy_task " TINY "--steps 4 --quiet --save @/same.safetensors --profile 2");
+    assert_says("profile of steps 2 to 3\n");
+    assert_says("\nop_cross_entropy                       2 ");
+    assert_says("\nclipping, optim_step                   2 ");
+    assert_says("\npeak memory ");
+    assert_same_files("plain.safetensors", "same.safetensors");
+}
+
 TEST(precision_is_chosen_by_the_device)
 {
     static const char slow[] = "precision: bf16 by conversion, slower than float32: cpu ";

@@ -486,6 +486,31 @@ TEST(gradients_of_one_input_alone)
 
 /* --------------------------------------------------------------------------------- other claims */
 
+#ifdef TAPEGRAD_PROFILE_H
+/* The labels of tape_use begin with the name of the node, without which an operation has calls and
+ * no time. */
+TEST(a_profile_has_the_time_of_every_operation)
+{
+    const bool coarse = device_is_cuda(test_device()); /* half a microsecond */
+    for (int i = 0; i < case_count; i++) {
+        Tape *tape = tape_new(test_device());
+        TapeProfile *profile = tape_profile_begin(tape);
+        run_on(&cases[i], tape, EVERY_INPUT, REAL);
+        tape_profile_end(profile);
+        for (int j = 0; j < profile->operation_count; j++) {
+            const ProfileOperation *row = &profile->operations[j];
+            ck_assert_msg(row->forward_ms > 0 || coarse, "%s: the forward pass of %s has no time",
+                          cases[i].name, row->name);
+            ck_assert_msg((row->backward_ms > 0) == (row->backward_calls > 0) || coarse,
+                          "%s: the backward pass of %s has %g ms", cases[i].name, row->name,
+                          row->backward_ms);
+        }
+        tape_profile_free(profile);
+        tape_free(tape);
+    }
+}
+#endif
+
 /* Segments of attention and blocks of products depend on the number of threads, by a rounding
  * error. */
 TEST(runs_repeat_bit_for_bit)

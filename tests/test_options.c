@@ -40,6 +40,8 @@ static const Wrong of_copy_task[] = {
     { "--weight-decay 0.1x", "--weight-decay 0.1x: expected a number from 0 to 1\n" },
     { "--attention mean", "--attention mean: expected linear, softmax or lsh\n" },
     { "--preset slow", "--preset slow: expected quick or paper\n" },
+    { "--steps 5 --profile 5",
+      "--profile 5: expected at most 4, the steps of this run but the first\n" },
     { "-xy", "copy_task: unrecognized option '-x'; --help lists all\n" },
     { "--quiet=1", "copy_task: unrecognized option '--quiet=1'; --help lists all\n" },
     { "--evaluate=1", "copy_task: unrecognized option '--evaluate=1'; --help lists all\n" },

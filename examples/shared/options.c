@@ -59,6 +59,8 @@ const Option run_rows[RUN_ROWS] = {
       .help = "of storage and products; tf32 on CUDA only; auto: bf16 where that is fast "
               "(docs/gpu.md)" },
     { "eager", FLAG, OF_PROGRESS, AT(eager), .help = "on CUDA: without graph capture and replay" },
+    [RUN_PROFILE] = { "profile", WHOLE, OF_PROGRESS, AT(profile), 1, 1e6,
+      .help = "print time and memory of N steps, the second and later ones, by operation" },
     [RUN_QUIET] = { "quiet", FLAG, OF_RUN, AT(quiet), .help = "print only the final line" },
 };
 const Option device_rows[2] = {

@@ -111,12 +111,12 @@ typedef struct TrainingOptions {
     int64_t steps; /* in total, including those before a resume */
     /* This run. */
     const char *device, *precision, *log, *plot, *save, *resume, *load;
-    int64_t threads, save_every, score_every;
+    int64_t threads, save_every, score_every, profile;
     bool evaluate, eager, quiet;
 } TrainingOptions;
 
 /* The rows of these options, except where texts or choices differ. */
-enum { RUN_LOAD = 4, RUN_PRECISION = 6, RUN_QUIET = 8, RUN_ROWS }; /* in run_rows */
+enum { RUN_LOAD = 4, RUN_PRECISION = 6, RUN_PROFILE = 8, RUN_QUIET, RUN_ROWS }; /* in run_rows */
 extern const Option model_rows[5], training_rows[3], run_rows[RUN_ROWS], device_rows[2];
 
 /* Ends the program if options of training are given with --evaluate or --load is not, --features or

@@ -75,11 +75,13 @@ void training_load(Training *training)
 static void update(const Training *training)
 {
     const double max_norm = training->options->clip;
+    tape_profile_enter(training->profile, "clipping, optim_step");
     if (max_norm > 0 && training->clip_each)
         params_clip_each_gradient(training->params, max_norm);
     else if (max_norm > 0)
         params_clip_gradients(training->params, max_norm);
     optim_step(training->optimizer);
+    tape_profile_leave(training->profile);
 }
 
 static void step_of(void *context)
@@ -89,11 +91,18 @@ static void step_of(void *context)
     update(training);
 }
 
+static void next_batch(const Training *training, int64_t batch)
+{
+    tape_profile_enter(training->profile, "next batch");
+    training->step.next_batch(training->step.context, batch);
+    tape_profile_leave(training->profile);
+}
+
 /* The gradients of the micro-batches add up; each loss is its part of the update's mean. */
 static void accumulate_step(Training *training, int64_t step)
 {
     for (int64_t i = 1; i <= training->micro_batches; i++) {
-        training->step.next_batch(training->step.context, (step - 1) * training->micro_batches + i);
+        next_batch(training, (step - 1) * training->micro_batches + i);
         tape_reset(training->tape);
         tape_backward(training->tape, training->step.loss(training->step.context));
     }
@@ -106,13 +115,32 @@ static void train_step(Training *training, int64_t step)
         accumulate_step(training, step);
         return;
     }
-    training->step.next_batch(training->step.context, step);
+    next_batch(training, step);
     if (training->options->eager || dist_ranks() > 1) {
         tape_reset(training->tape);
         step_of(training);
     } else {
         tape_replay(training->tape, step_of, training);
     }
+}
+
+/* Around a step. The first one of a run allocates, so the profile begins with the second. */
+static void begin_profile(Training *training, int64_t step)
+{
+    if (training->options->profile && step == training->first + 1)
+        training->profile = tape_profile_begin(training->tape);
+}
+
+static void end_profile(Training *training, int64_t step)
+{
+    if (!training->profile || step < training->first + training->options->profile)
+        return;
+    tape_profile_end(training->profile);
+    printf("\nprofile of steps %lld to %lld\n", (long long)training->first + 1, (long long)step);
+    tape_profile_print(training->profile, stdout);
+    printf("\n");
+    tape_profile_free(training->profile);
+    training->profile = NULL;
 }
 
 /* A full disk or a mount that is lost for a while must not end hours of training. */
@@ -131,13 +159,18 @@ void training_run(Training *training, ReportConfig config)
 {
     const TrainingOptions *options = training->options;
     training->first = training->done + 1;
+    if (options->profile && options->profile > training->steps - training->first)
+        fail(BAD_USE, "--profile %lld: expected at most %lld, the steps of this run but the first",
+             (long long)options->profile, (long long)(training->steps - training->first));
     training->report = report_new(config, options, training->first, training->steps);
     catch_signals();
     const double start = now();
     while (training->done < training->steps && !dist_any(stopped_by) && !training->enough) {
         const int64_t step = ++training->done;
         double learning_rate = optim_learning_rate(training->optimizer);
+        begin_profile(training, step);
         train_step(training, step);
+        end_profile(training, step);
         Record record = { .step = step };
         bool due = step % options->score_every == 0 || step == training->steps;
         if (training->step.score(training->step.context, due, record.values)) {

@@ -30,6 +30,7 @@ typedef struct Training {
     bool clip_each;        /* --clip is of each weight's gradient by itself */
     bool enough;           /* set by score: the training ends before its steps are done */
     bool failed;           /* the final checkpoint or the log could not be written */
+    TapeProfile *profile;  /* of --profile, while it runs */
     Report *report;        /* of training_run; training_end frees it */
 } Training;
 

@@ -92,7 +92,7 @@ const Command speech_train_command = {
                 TABLE(device_rows),
                 { run_rows, RUN_LOAD },
                 { run_rows + RUN_PRECISION, 1 },
-                { run_rows + RUN_QUIET, 1 } },
+                { run_rows + RUN_PROFILE, RUN_ROWS - RUN_PROFILE } },
     .trainer = &speech_train_command,
     .program = "speech",
     .size = sizeof(SpeechOptions),

@@ -137,5 +137,6 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
     mixture_kernels(parameters)
         ->sample(out->integers, k->integers, parameters->data, random, tape_random_start(tape), R,
                  K);
+    tape_record(tape, (Node){ .name = "op_sample_logistic_mixture", .outputs = { out } });
     return out;
 }

@@ -1,6 +1,6 @@
 /* random_normal: n standard normal numbers, four per Philox block, by Box and Muller (1958) as in
  * tensor/philox.h. Element i is number i % 4 of the block i / 4 after the generator's state, on any
- * thread. No gradient flows: the numbers are constants, and no node is recorded. */
+ * thread. No gradient flows: the numbers are constants, and the node is not kept. */
 #include "ext/sampling/kernels.h"
 #include "ext/sampling/sampling.h"
 
@@ -19,8 +19,10 @@ Tensor *op_random_normal(Tape *tape, Shape shape)
 {
     error_name("op_random_normal");
     Tensor *out = tape_tensor(tape, shape);
+    tape_use(tape, "op_random_normal", out); /* the operation begins, as by an argument */
     const int64_t n = tensor_count(out);
     const Random random = tape_draw(tape, (n + 3) / 4);
     sampling_kernels(out)->normal(out->data, random, tape_random_start(tape), n);
+    tape_record(tape, (Node){ .name = "op_random_normal", .outputs = { out } });
     return out;
 }

@@ -126,5 +126,6 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
     if (sampling.top_p > 0 && sampling.top_p < 1)
         sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
     sampling_kernels(logits)->sample(out->integers, logits->data, sampler, R, C);
+    tape_record(tape, (Node){ .name = "op_sample", .outputs = { out } });
     return out;
 }

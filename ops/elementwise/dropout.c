@@ -42,6 +42,7 @@ Tensor *dropout_by(Tape *tape, Tensor *x, DropoutDraw d)
 {
     if (d.limit == 0)
         return x;
+    tape_use(tape, "op_dropout: x", x); /* of op_residual_layernorm, too */
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     kernels_of(x)->dropout((Gradient){ out->data, false }, x->data, d, tensor_count(x));
     tape_record(tape, (Node){ "op_dropout", dropout_backward, .inputs = { x }, .outputs = { out },

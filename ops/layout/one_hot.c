@@ -1,6 +1,6 @@
 /* one_hot: a row of zeros with a 1 at each of R indices
  *   out_rc = 1 where c = index_r, else 0
- * Integers have no gradient, so no node is recorded. */
+ * Integers have no gradient, so the node has no input and is not kept. */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 
@@ -24,5 +24,6 @@ Tensor *op_one_hot(Tape *tape, Tensor *indices, int64_t classes)
     shape.size[shape.rank++] = classes;
     Tensor *out = tape_tensor(tape, shape);
     kernels_of(out)->one_hot(out->data, indices->integers, tensor_count(indices), classes);
+    tape_record(tape, (Node){ .name = "op_one_hot", .outputs = { out } });
     return out;
 }

@@ -81,6 +81,7 @@ Tensor *op_store(Tape *tape, Tensor *to, Tensor *from)
         op_convert(to->device, (Gradient){ to->data, false }, from->data, to->type == TENSOR_BF16,
                    tensor_count(from));
     tensor_written(to);
+    tape_record(tape, (Node){ .name = "op_store" });
     return to;
 }
 
@@ -118,5 +119,6 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
         device_captures(to->device)
             ->before_replay(to->device, before_replay,
                             (void *)tape_save(tape, &store, sizeof store));
+    tape_record(tape, (Node){ .name = "op_store_i32" });
     return to;
 }

@@ -38,7 +38,9 @@ static Tensor *argmax(Tape *tape, const char *label, Tensor *x, int axis, AxisVi
 Tensor *op_argmax(Tape *tape, Tensor *x, int axis)
 {
     AxisView v;
-    return argmax(tape, "op_argmax: x", x, axis, &v);
+    Tensor *index = argmax(tape, "op_argmax: x", x, axis, &v);
+    tape_record(tape, (Node){ .name = "op_argmax", .outputs = { index } });
+    return index;
 }
 
 static void max_backward(Node *node)

@@ -71,6 +71,7 @@ static void check_before_replay(void *context)
 void note_copied(Tape *tape, const char *operation, Tensor *out, Tensor *const *from, int count)
 {
     Copied copied = { tape, operation, out, from, count };
+    tape_record(tape, (Node){ .name = operation, .outputs = { out } });
     note_copied_bounds(&copied);
     if (!device_is_capturing(out->device))
         return;

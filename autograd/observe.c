@@ -1,0 +1,28 @@
+/* Observing a tape: the nucleus says what happens, an extension makes something of it. */
+#include "autograd/internal.h"
+
+void tape_observe(Tape *tape, const char *function, TapeObserver *observer)
+{
+    error_need(function, "the tape", tape);
+    tape_check_not_freed(tape, function);
+    if (observer && tape->observer)
+        error_raise("%s: the tape has a profile already, expected one at a time", function);
+    tape->observer = observer;
+}
+
+static void visit(TapeTensorFunction *function, void *context, const TapeTensor *entry,
+                  int64_t index)
+{
+    if (entry->tensor.block)
+        function(context, &entry->tensor, index, false);
+    if (entry->gradient.block)
+        function(context, &entry->gradient, index, true);
+}
+
+void tape_each_tensor(const Tape *tape, TapeTensorFunction *function, void *context)
+{
+    for (const TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
+        visit(function, context, entry, entry->position);
+    for (const TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous)
+        visit(function, context, entry, -1);
+}
