@@ -15,8 +15,8 @@ void convert_train_attention(Params *params, bool alone);
 /* The model of a checkpoint, frozen. */
 typedef struct Teacher Teacher;
 
-/* path: of --from; ends the program unless it is a checkpoint with as many layers of the same width
- * as of the options, of at least their context, and of this vocabulary. */
+/* path: of --from; ends the program unless it is a checkpoint of this vocabulary, whose number of
+ * layers and width are the options' and whose context is theirs at least. */
 Teacher *teacher_new(Device *device, const char *path, const LanguageOptions *options,
                      const Vocabulary *vocabulary);
 /* NULL is ignored. */
