@@ -1,10 +1,11 @@
-/* From one kind of attention to another. Transformers are RNNs (Katharopoulos et al. 2020, section
- * 5) leaves it to the future: a model that was trained with softmax attention becomes a linear one.
- * All weights but those of attention serve as they are; those of attention first learn to give the
- * same outputs as before (Zhang et al. 2024, The Hedgehog and the Porcupine, match the matrices of
- * attention; Zhang et al. 2024, LoLCATs, the outputs). Every layer gets the input that it has in
- * the teacher, so the layers learn at once, none from the errors of those before it, and one
- * forward pass of the teacher serves all. */
+/* Attention transfer: from softmax attention to a kind without its quadratic cost. Katharopoulos et
+ * al. 2020, Transformers are RNNs, section 5, leaves it to the future; Zhang et al. 2024, LoLCATs,
+ * match the outputs of each layer, as here, and then train by the loss.
+ *
+ * Weights outside attention serve unchanged. A layer's attention learns on the input that it has
+ * in the teacher, not in the student: no layer sees the errors of those before it, all learn at
+ * once, and one forward pass of the teacher computes all inputs and targets. The error is relative,
+ * |b - a|^2 / |a|^2, so that every layer counts alike, whatever the size of its outputs. */
 #include "examples/language_model/convert.h"
 #include "examples/shared/program.h"
 
@@ -14,46 +15,47 @@
 
 /* -------------------------------------------------------------------------------------- weights */
 
-/* Names that a report counts, of which the line has the first. */
-typedef struct Left {
+/* Names that the loading reports. */
+typedef struct Names {
     int count;
     Sentence first;
-} Left;
+} Names;
 
-typedef struct Lefts {
+typedef struct Differences {
     const Params *params;
-    Left drawn, unused;
-} Lefts;
+    Names drawn, unused; /* weights that the file lacks; entries that the model lacks */
+} Differences;
 
-static void note(const char *name, const char *sentence, void *context)
+static void add_name(const char *name, const char *sentence, void *context)
 {
-    Lefts *lefts = context;
-    Left *left = params_find(lefts->params, name) ? &lefts->drawn : &lefts->unused;
+    Differences *differences = context;
+    Names *names =
+        params_find(differences->params, name) ? &differences->drawn : &differences->unused;
     (void)sentence;
-    if (left->count++ == 0)
-        sentence_write(&left->first, "%.200s", name);
+    if (names->count++ == 0)
+        sentence_write(&names->first, "%.200s", name);
 }
 
-static void print_left(const char *what, const Left *left)
+static void print_names(const char *what, const Names *names)
 {
-    if (left->count > 0)
-        printf("; %s: %s", what, left->first.text);
-    if (left->count > 1)
-        printf(" and %d more", left->count - 1);
+    if (names->count > 0)
+        printf("; %s: %s", what, names->first.text);
+    if (names->count > 1)
+        printf(" and %d more", names->count - 1);
 }
 
 void convert_load(Params *params, const char *path, bool quiet)
 {
-    Lefts lefts = { .params = params };
-    const int taken = params_load_some(params, path, note, &lefts);
-    if (taken < 0)
+    Differences differences = { .params = params };
+    const int loaded = params_load_some(params, path, add_name, &differences);
+    if (loaded < 0)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     check_weights(params, path);
     if (quiet)
         return;
-    printf("from %s: %d weights", path, taken);
-    print_left("drawn", &lefts.drawn);
-    print_left("not used", &lefts.unused);
+    printf("from %s: %d weights", path, loaded);
+    print_names("drawn", &differences.drawn);
+    print_names("not used", &differences.unused);
     printf("\n");
 }
 
