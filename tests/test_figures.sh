@@ -147,6 +147,22 @@ check "contexts goes on" $contexts --contexts "16 32" --attentions "linear" --ou
 cp "$directory/said" "$directory/contexts.txt"
 check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linear, context 32" ]
 check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, spikes in [0-9]* tens of steps$" "$directory/contexts.txt"
+convert() {
+    bench/convert --build "$build" --train examples/sonnets.txt --teacher-steps 8 --steps 16 --match 8 --device cpu \
+        --model "--layers 1 --heads 2 --head-dim 8 --feed-forward 16 --context 16 --batch 2" "$@"
+}
+check "convert" convert --kinds "linear:random decay" --output "$directory/convert"
+check "convert's table has both" [ "$(grep -c '^linear:random  *[0-9.]* .*%$\|^decay  *[0-9.]* .*%$' "$directory/said")" -eq 2 ]
+check "convert.csv has the steps of all runs, and errors of attention" [ \
+    "$(grep -c '^decay,match,1,\([2468]\|1[0246]\),[0-9.]*,0*[0-9.]*$' "$directory/convert.csv") $(
+        grep -c ',[0-9.]*[1-9][0-9]*$' <(grep -o ',match,1,[2468],[0-9.]*,.*' "$directory/convert.csv"))" = "8 8" ]
+draws && check "convert.svg has both" [ "$(grep -o '>linear:random<\|>decay<' "$directory/convert.svg" | sort -u | tr -d '\n')" = \
+    ">decay<>linear:random<" ]
+check "convert goes on" convert --kinds "decay delta" --output "$directory/convert"
+check "where it stopped" [ "$(grep -c '^== delta' "$directory/said") $(grep -c '^== ' "$directory/said")" = "3 3" ]
+cp "$directory/convert.csv" "$odd.csv"
+draws && check "convert with an odd name" bench/convert --draw "$odd.csv" --output "$odd"
+check "convert runs no command" [ ! -e run_by_name ]
 mkdir "$directory/digits"
 for set in "train 4" "t10k 3"; do # of 4 rows and 4 columns
     { printf '\0\0\010\003\0\0\0%b\0\0\0\004\0\0\0\004' "\\00${set#* }"; head -c $((16 * ${set#* })) examples/sonnets.txt

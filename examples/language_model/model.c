@@ -75,7 +75,7 @@ bool model_vocabulary(Vocabulary *vocabulary, TokenKind kind, const char *path, 
     return ok;
 }
 
-Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
+Tensor *model_embed(Tape *tape, const Model *model, Tensor *tokens)
 {
     Tensor *x = nn_embedding_forward(tape, &model->embedding, tokens);
     if (model->positions) {
@@ -84,7 +84,12 @@ Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
                    n < model->context ? op_slice(tape, model->positions, 0, 0, n)
                                       : model->positions);
     }
-    x = nn_dropout_forward(tape, &model->dropout, x);
+    return nn_dropout_forward(tape, &model->dropout, x);
+}
+
+Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
+{
+    Tensor *x = model_embed(tape, model, tokens);
     x = nn_transformer_forward(tape, &model->transformer, x, (AttentionOptions){ 0 });
     return op_linear(tape, x, model->embedding.weight, NULL);
 }

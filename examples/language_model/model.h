@@ -21,6 +21,9 @@ Model model_new(Params *params, const LanguageOptions *options, const Vocabulary
 /* The vocabulary of a checkpoint. */
 bool model_vocabulary(Vocabulary *vocabulary, TokenKind kind, const char *path, Sentence *sentence);
 
+/* tokens int32 [B, n]: the first layer's input, [B, n, width]. */
+Tensor *model_embed(Tape *tape, const Model *model, Tensor *tokens);
+
 /* tokens int32 [B, n]: the logits of each next token, [B, n, vocabulary]. */
 Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens);
 

@@ -27,9 +27,9 @@ static const Option of_the_model[] = {
     { "tokens", CHOICE, OF_MODEL, AT(tokens), .choices = token_kind_names,
       .help = "what the model predicts; pairs need --vocabulary" },
     { "context", WHOLE, OF_MODEL, AT(context), 1, 1048576, .help = "tokens of a window" },
-    { "attention", CHOICE, OF_MODEL, AT(common.attention), .choices = attention_names,
+    { "attention", CHOICE, OF_KIND, AT(common.attention), .choices = attention_names,
       .help = "causal" },
-    { "positions", CHOICE, OF_MODEL, AT(positions), .choices = positions,
+    { "positions", CHOICE, OF_KIND, AT(positions), .choices = positions,
       .help = "learned embeddings; rotary, in causal softmax and linear attention" },
 };
 static const Option of_training[] = {
@@ -51,13 +51,19 @@ static const Option of_training[] = {
       .help = "factor of the learning rate at the last step" },
     { "patience", WHOLE, OF_TRAINING, AT(patience), 0, 1e6,
       .help = "evaluations without a lower held-out loss that end the training (0: never)" },
+    { "from", INPUT, OF_PROGRESS, AT(from),
+      .help = "start from the weights and options of a checkpoint, but for those that are given, "
+              "as --attention; weights that it lacks are drawn" },
+    { "match", WHOLE, OF_TRAINING, AT(match), 0, 1e9, .later = true,
+      .help = "in the first N steps the attention of each layer alone is trained, to give what "
+              "the layer of --from gives for the same input" },
     { "split", NUMBER, OF_DATA, AT(split), 0, 0.9,
       .help = "hold out the last part of the training text, without --valid" },
     { "seed", WHOLE, OF_DATA, AT(common.seed), 0, 4294967295, "1",
       .help = "weights, windows, dropout" },
     { "log", PATH, OF_PROGRESS, AT(common.log),
-      .help = "CSV rows of step, training_bits, heldout_bits, heldout_nats, learning_rate, "
-              "seconds" },
+      .help = "CSV rows of step, training_bits, heldout_bits, heldout_nats, with --match "
+              "attention_error, learning_rate, seconds" },
     { "plot", PATH, OF_PROGRESS, AT(common.plot), .choices = plot_endings,
       .help = "an SVG of the bits per byte, by gnuplot" },
     { "evaluate-every", WHOLE, OF_PROGRESS, AT(evaluate_every), 0, 1e9,

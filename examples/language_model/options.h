@@ -12,9 +12,9 @@ typedef struct LanguageOptions {
     /* The training: a resumed checkpoint fixes it. */
     const char *optimizer;
     double weight_decay, beta2, last_rate, split;
-    int64_t tokens_per_update, warm_up, patience;
+    int64_t tokens_per_update, warm_up, patience, match;
     /* This run. */
-    const char *data, *train, *valid, *vocabulary;
+    const char *data, *train, *valid, *vocabulary, *from;
     int64_t evaluate_every, evaluate_tokens, sample_every;
     /* language_model prepare */
     int64_t vocabulary_size;

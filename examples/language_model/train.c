@@ -1,4 +1,4 @@
-#include "examples/language_model/model.h"
+#include "examples/language_model/convert.h"
 #include "examples/shared/program.h"
 #include "examples/shared/training.h"
 
@@ -16,6 +16,7 @@ typedef struct Run {
     Vocabulary vocabulary;
     Tokens training_text, held_out;
     Model model;
+    Teacher *teacher;                /* of --match, or NULL */
     Batch batch;                     /* of training */
     Tensor *tokens, *targets, *loss; /* [B, context], [B, context], a scalar */
     Loss update;   /* of the micro-batches of this update, but the last one's nats */
@@ -24,6 +25,22 @@ typedef struct Run {
 } Run;
 
 /* ---------------------------------------------------------------------------------------- steps */
+
+/* Whether the step, from 1 on, is one of the first that --match has. */
+static bool matches(const Run *run, int64_t step)
+{
+    return step <= run->options->match;
+}
+
+/* Before this run's first step and before the first one after those that match: freezes weights, or
+ * unfreezes them. */
+static void choose_weights(Run *run, int64_t step)
+{
+    if (!run->options->match || (step != run->training.first && step != run->options->match + 1))
+        return;
+    tape_reset(run->training.tape); /* and the graph of a captured step */
+    convert_train_attention(run->training.params, matches(run, step));
+}
 
 /* The number of the micro-batch determines its windows, so checkpoints need not save a position in
  * the text, and micro-batches of any size make up the same updates. */
@@ -41,23 +58,29 @@ static void next_batch(void *context, int64_t number)
         if (b >= part.first)
             batch_set(&run->batch, b - part.first, &run->training_text, start);
     }
-    if ((number - 1) % parts == 0)
-        run->update = (Loss){ 0 };
-    else
+    if ((number - 1) % parts > 0) {
         run->update.nats += tensor_item(run->loss);
+    } else {
+        run->update = (Loss){ 0 };
+        choose_weights(run, (number - 1) / parts + 1);
+    }
     run->update.bytes += batch_bytes(&run->batch, &run->vocabulary);
     run->update.targets += part.count * run->batch.length;
     tensor_write_i32(run->tokens, run->batch.tokens);
     tensor_write_i32(run->targets, run->batch.targets);
 }
 
-/* The micro-batch's part of the mean over the update's tokens. */
+/* The micro-batch's part of the mean over the update's tokens; of the error of attention in the
+ * first steps of --match. */
 static Tensor *loss_of(void *context)
 {
     Run *run = context;
     Tape *tape = run->training.tape;
-    Tensor *logits = model_forward(tape, &run->model, run->tokens);
-    run->loss = op_cross_entropy(tape, logits, run->targets, NULL);
+    if (matches(run, run->training.done))
+        run->loss = teacher_error(tape, run->teacher, &run->model, run->tokens);
+    else
+        run->loss = op_cross_entropy(tape, model_forward(tape, &run->model, run->tokens),
+                                     run->targets, NULL);
     if (run->training.micro_batches > 1)
         run->loss = op_scale(tape, run->loss, 1.0 / (double)run->training.micro_batches);
     return run->loss;
@@ -126,7 +149,7 @@ static bool score_step(void *context, bool due, double *values)
     Run *run = context;
     const LanguageOptions *options = run->options;
     const int64_t done = run->training.done;
-    values[1] = values[2] = NAN;
+    values[0] = values[1] = values[2] = values[3] = NAN;
     if (options->evaluate_every && done % options->evaluate_every == 0) {
         const Loss loss = evaluate(run, options->evaluate_tokens);
         values[1] = loss_bits(loss);
@@ -141,21 +164,29 @@ static bool score_step(void *context, bool due, double *values)
         return false;
     Loss update = run->update;
     update.nats = (update.nats + tensor_item(run->loss)) * (double)update.targets;
-    values[0] = loss_bits(sum_over_ranks(update));
+    update = sum_over_ranks(update);
+    if (matches(run, done))
+        values[3] = loss_nats(update);
+    else
+        values[0] = loss_bits(update);
     return true;
 }
 
 static ReportConfig report_config(const Run *run)
 {
+    const bool match = run->options->match > 0;
     return (ReportConfig){
-        .header = "step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds",
-        .count = 4,
+        .header = match ? "step,training_bits,heldout_bits,heldout_nats,attention_error,"
+                          "learning_rate,seconds"
+                        : "step,training_bits,heldout_bits,heldout_nats,learning_rate,seconds",
+        .count = match ? 5 : 4,
         .values = { { .progress = "training %.3f bits",
                       .label = "bits per byte",
                       .settings = "set yrange [0:]",
                       .title = "training" },
                     { .progress = "  held out %.3f bits", .title = "held out", .sparse = true },
-                    { .progress = ", %.3f nats" } },
+                    { .progress = ", %.3f nats" },
+                    { .progress = match ? "  error of attention %.3f" : NULL } },
         .items =
             (double)(run->options->common.batch * run->batch.length * run->training.micro_batches),
         .unit = "tokens",
@@ -206,7 +237,10 @@ static void find_vocabulary(Run *run)
 {
     const LanguageOptions *options = run->options;
     const TokenKind kind = (TokenKind)choice_index(token_kind_names, options->tokens);
-    const char *checkpoint = options->common.load ? options->common.load : options->common.resume;
+    const TrainingOptions *common = &options->common;
+    const char *checkpoint = common->load     ? common->load
+                             : common->resume ? common->resume
+                                              : options->from;
     Vocabulary given = { 0 };
     Sentence sentence;
     bool ok = true;
@@ -286,6 +320,20 @@ static Optimizer *new_optimizer(Params *params, const LanguageOptions *options)
     return optimizer;
 }
 
+/* If the next step matches. */
+static void load_teacher(Run *run)
+{
+    const LanguageOptions *options = run->options;
+    const int64_t next = run->training.done + 1;
+    if (options->common.evaluate || !matches(run, next))
+        return;
+    if (!options->from)
+        fail(BAD_USE, "--resume %s: step %lld is one of --match %lld, expected --from FILE too",
+             options->common.resume, (long long)next, (long long)options->match);
+    run->teacher =
+        teacher_new(params_device(run->training.params), options->from, options, &run->vocabulary);
+}
+
 static void run_start(Run *run, const LanguageOptions *options, const Given *given)
 {
     const int64_t batch = options->common.batch;
@@ -306,7 +354,10 @@ static void run_start(Run *run, const LanguageOptions *options, const Given *giv
     const Shape all = shape(training->part.count, options->context);
     run->tokens = tape_persistent_i32(training->tape, all);
     run->targets = tape_persistent_i32(training->tape, all);
+    if (options->from && !options->common.resume)
+        convert_load(training->params, options->from, options->common.quiet);
     training_load(training);
+    load_teacher(run);
 }
 
 static void run_free(Run *run)
@@ -315,6 +366,7 @@ static void run_free(Run *run)
         tokens_free(&run->held_out);
     tokens_free(&run->training_text);
     batch_free(&run->batch);
+    teacher_free(run->teacher);
     vocabulary_free(&run->vocabulary);
     training_free(&run->training);
 }
@@ -336,6 +388,11 @@ static void check_together(const LanguageOptions *options, const Given *given)
         options->warm_up >= options->common.steps)
         fail(BAD_USE, "--warm-up %lld: expected fewer than the %lld steps",
              (long long)options->warm_up, (long long)options->common.steps);
+    if (options->common.resume && !options->match)
+        options_refuse(given, "from", "--resume %s, which has no --match", options->common.resume);
+    if (options->match && !options->from && !options->common.resume)
+        fail(BAD_USE, "--match %lld: expected together with --from FILE",
+             (long long)options->match);
     if (options->patience && !options->evaluate_every)
         fail(BAD_USE, "--patience %lld: expected together with --evaluate-every N",
              (long long)options->patience);
@@ -345,6 +402,8 @@ int language_train(int argc, char **argv)
 {
     LanguageOptions options;
     const Given given = options_parse(&language_train_command, argc, argv, &options);
+    if (!options.common.resume && !option_given(&given, "match"))
+        options.match = 0; /* a checkpoint has that of its own training */
     check_together(&options, &given);
     Run run;
     run_start(&run, &options, &given);

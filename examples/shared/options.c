@@ -30,7 +30,7 @@ const char *const plot_endings[] = { ".svg", NULL };
 #define AT(field) offsetof(TrainingOptions, field)
 /* clang-format off */
 const Option model_rows[5] = {
-    { "features", CHOICE, OF_MODEL, AT(features), .choices = feature_names,
+    { "features", CHOICE, OF_KIND, AT(features), .choices = feature_names,
       .help = "feature map of linear attention" },
     { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, .help = "of the transformer" },
     { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, .help = "attention heads per layer" },
@@ -429,7 +429,7 @@ static Text key_of(const Command *command, const char *name)
     return key;
 }
 
-static void from_checkpoint(const Command *command, const char *path, void *options)
+void options_of_checkpoint(const Command *command, const char *path, void *options)
 {
     const Command *trainer = command->trainer;
     TensorFile *file = tensor_file_open(path);
@@ -443,7 +443,7 @@ static void from_checkpoint(const Command *command, const char *path, void *opti
     const Option *option;
     for (int i = 0; (option = option_at(trainer, i)); i++) {
         const char *text = tensor_file_metadata(file, key_of(trainer, option->name).text);
-        if (option->scope > OF_GOAL)
+        if (option->scope > OF_GOAL || (!text && option->later))
             continue;
         if (!text)
             fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it has no --%s", path,
@@ -555,12 +555,16 @@ Given options_parse(const Command *command, int argc, char **argv, void *options
     for (int i = 0; option_at(command, i); i++)
         check_file(&given, i);
     const char *load = option_given(&given, "load"), *resume = option_given(&given, "resume");
+    const char *from = option_given(&given, "from");
     if (resume)
         options_refuse(&given, "load", "--resume %s", resume);
-    if (load || resume)
-        from_checkpoint(command, load ? load : resume, options);
+    if (from)
+        options_refuse(&given, "load", "--from %s", from);
+    const char *checkpoint = load ? load : resume ? resume : from;
+    if (checkpoint)
+        options_of_checkpoint(command, checkpoint, options);
     else
         from_preset(command, option_given(&given, "preset"), options);
-    from_arguments(&given, resume ? OF_TRAINING : OF_MODEL, load ? load : resume, options);
+    from_arguments(&given, resume ? OF_TRAINING : load ? OF_KIND : OF_MODEL, checkpoint, options);
     return given;
 }

@@ -20,7 +20,8 @@ typedef enum {
 /* What may change a value, and whether --evaluate, which trains nothing, reads it. Checkpoints save
  * the options of all scopes to OF_GOAL. */
 typedef enum {
-    OF_MODEL,    /* a checkpoint fixes it */
+    OF_MODEL,    /* a checkpoint fixes it, that of --from too */
+    OF_KIND,     /* a checkpoint fixes it, but not that of --from: the kind of attention */
     OF_DATA,     /* a resumed checkpoint fixes it */
     OF_TRAINING, /* likewise; --evaluate refuses it */
     OF_GOAL,     /* the length of the training, which a resumed run may extend; likewise refused */
@@ -37,6 +38,7 @@ typedef struct Option {
     const char *standard;       /* the default; NULL: 0, or the first choice */
     const char *const *choices; /* of CHOICE; of PATH the endings, or NULL; NULL ends them */
     const char *help;
+    bool later; /* earlier checkpoints lack it: then it has its default */
 } Option;
 
 enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 9 };
@@ -71,12 +73,15 @@ typedef struct Given {
     const char *argument; /* that is no option */
 } Given;
 
-/* Fills the program's struct from the preset or, if one is given, from a checkpoint and the preset
- * that it names, then from the command line. A bad value, one that contradicts the checkpoint, or
- * a file that would be written twice, or read as well, is reported in one sentence and ends the
- * program with status BAD_USE; --help ends it with 0. A checkpoint that is read may be the one that
- * --save writes. */
+/* Fills the program's struct from the preset or, if --load, --resume or --from gives one, from a
+ * checkpoint and the preset that it names, then from the command line. A bad value, one that
+ * contradicts the checkpoint, or a file that would be written twice, or read as well, is reported
+ * in one sentence and ends the program with status BAD_USE; --help ends it with 0. A checkpoint
+ * that is read may be the one that --save writes, but for that of --from. */
 Given options_parse(const Command *command, int argc, char **argv, void *options);
+
+/* Likewise from a checkpoint and the preset that it names alone. */
+void options_of_checkpoint(const Command *command, const char *path, void *options);
 
 /* The value of an option on the command line as text, or NULL. */
 const char *option_given(const Given *given, const char *name);

@@ -137,10 +137,8 @@ void *allocate(int64_t count, size_t size)
     return memory;
 }
 
-void load_weights(Params *params, const char *path)
+void check_weights(Params *params, const char *path)
 {
-    if (!params_load(params, path))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
     const Tensor *all = params_flat_values(params);
     const int64_t n = tensor_count(all);
     Real *values = allocate(n, sizeof *values);
@@ -150,6 +148,13 @@ void load_weights(Params *params, const char *path)
             fail(EXIT_FAILURE, "%s: a weight is %g, expected finite ones: its training diverged",
                  path, (double)values[i]);
     free(values);
+}
+
+void load_weights(Params *params, const char *path)
+{
+    if (!params_load(params, path))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    check_weights(params, path);
 }
 
 double now(void)

@@ -34,7 +34,9 @@ enum { BAD_USE = 2 };
 /* Allocates zeroed memory for count elements of this size; fails if memory is exhausted. */
 void *allocate(int64_t count, size_t size);
 
-/* params_load; fails if it does, or if a weight is not finite. */
+/* Fails if a weight is not finite; path: the file that they are of. */
+void check_weights(Params *params, const char *path);
+/* params_load, which must not fail, and check_weights. */
 void load_weights(Params *params, const char *path);
 
 /* Seconds of a monotonic clock. */

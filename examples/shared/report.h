@@ -4,7 +4,7 @@
 
 #include "examples/shared/options.h"
 
-enum { REPORT_VALUES = 4 };
+enum { REPORT_VALUES = 5 };
 
 /* The values of one step, a row of the log; the last is the learning rate. NaN: not measured in
  * this step, empty in the log. */
