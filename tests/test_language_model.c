@@ -773,6 +773,10 @@ TEST(errors_are_one_sentence)
                  "export --to @/model.c");
     assert_fails(2, "learned has --attention softmax, expected linear or decay\n",
                  "export --load @/learned --to @/model.c");
+    assert_runs("language_model train --data @ --steps 1 --attention linear --features relu --save "
+                "@/relu" TINY);
+    assert_fails(2, "relu has --features relu, expected elu+1\n",
+                 "export --load @/relu --to @/model.c");
     assert_runs("language_model train --tokens pairs --vocabulary @/v260 --data @ --steps 1 "
                 "--attention linear --save @/linear_pairs" TINY);
     assert_fails(2, "linear_pairs has --tokens pairs, expected bytes or characters\n",

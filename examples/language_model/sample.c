@@ -96,6 +96,9 @@ int language_export(int argc, char **argv)
     Loaded loaded = load(&options, "export");
     if (strcmp(kind, "linear") != 0 && strcmp(kind, "decay") != 0)
         fail(BAD_USE, "export: %s has --attention %s, expected linear or decay", from, kind);
+    if (strcmp(options.common.features, "elu+1") != 0)
+        fail(BAD_USE, "export: %s has --features %s, expected elu+1", from,
+             options.common.features);
     if (loaded.vocabulary.kind == TOKENS_PAIRS)
         fail(BAD_USE, "export: %s has --tokens pairs, expected bytes or characters", from);
     char *text = NULL;
