@@ -95,14 +95,13 @@ TEST(visible_columns_and_rows_are_intervals_that_ascend)
         for (int sinks = 0; sinks <= 4; sinks += 2)
             for (int prefix = 0; prefix <= N; prefix += prefix < 4 ? 1 : 7)
                 for (int form = 0; form < 4; form++) {
-                    const bool documents = form == 1 || form == 2;
-                    const bool causal = form != 2;
-                    Limits x = { .window = window, .sinks = sinks, .prefix = prefix };
-                    if (documents)
-                        x.offsets = offsets, x.documents = 5;
-                    if (!causal)
-                        x.window = x.sinks = x.prefix = 0;
-                    x.length = form == 3 ? 5 : 0;
+                    const bool causal = form != 2, documents = form == 1 || form == 2;
+                    const Limits x = { .window = causal ? window : 0,
+                                       .sinks = causal ? sinks : 0,
+                                       .prefix = causal ? prefix : 0,
+                                       .offsets = documents ? offsets : NULL,
+                                       .documents = documents ? 5 : 0,
+                                       .length = form == 3 ? 5 : 0 };
                     check_visible(&(Visibility){ causal, N, x.length ? x.length : N, x.window,
                                                  x.sinks, x.prefix, x.offsets, x.documents },
                                   &x);
