@@ -343,6 +343,16 @@ typedef struct SoftmaxAttentionOptions {
     Tensor *log_decay;   /* NULL: none; Real [B, N, H], each <= 0. Causal attention only. The logits
                           * of i and j gain l_{j+1} + ... + l_i, where masked positions add nothing.
                           * -infinity begins a new sequence. On CUDA l_i > 0 gives NaN. */
+    int64_t window;      /* 0: none; i attends to i - window < j <= i (Beltagy et al. 2020). Causal
+                          * attention only, as the next two. Time by the number of visible pairs. */
+    int64_t sinks;       /* 0; beside the window, i attends to the first `sinks` positions j <= i
+                          * (Xiao et al. 2024, StreamingLLM) */
+    int64_t prefix;      /* 0; the first `prefix` positions attend to one another, both ways and
+                          * regardless of the window (Raffel et al. 2020, prefix LM). Excludes
+                          * log_decay. */
+    Tensor *offsets;     /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, B = 1, N = K: documents
+                          * are stored one after another, and do not attend to each other. sinks and
+                          * prefix begin with each document. Excludes key_lengths. */
 } SoftmaxAttentionOptions;
 
 /* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D + mask_ij) v_j  (Vaswani et al. 2017, equation 1),

@@ -18,7 +18,7 @@ FIGURE_TESTS := test_figures.sh test_goals.sh test_peers.sh
 NIGHTLY   := test_install.sh test_instructions.sh test_mpi.sh
 # The programs whose tests run kernels: what other vectors, another Real or another compiler can change.
 KERNELS := $(addprefix test_,operations vectors elementwise math rows products products_bf16 layout \
-           attention attention_options gates decay_gradient softmax_attention random threads layers optim) \
+           attention attention_options gates decay_gradient softmax_attention visible_pairs random threads layers optim) \
            $(basename $(notdir $(wildcard ext/*/tests/test_*.c)))
 SANITIZERS = CFLAGS='-O1 -g -fno-omit-frame-pointer' \
              SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'

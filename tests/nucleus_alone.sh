@@ -26,7 +26,7 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 
 as_printed "$without_backends" &
 one_line=$!
-tests='operations elementwise rows products layout random attention softmax_attention gates vectors layers qwen3_next
+tests='operations elementwise rows products layout random attention softmax_attention visible_pairs gates vectors layers qwen3_next
        params optim checkpoint distributed file tape recompute replay recovery math'
 names="$(printf 'test_%s ' $tests)$(basename -s .c ext/*/tests/test_*.c | xargs)"
 make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
@@ -41,7 +41,7 @@ DEVICE=plain ONLY=$names tests/run build
 rm -r ext build tests/kinds.c
 as_printed "$nucleus" &
 one_line=$!
-tests='operations elementwise rows products layout random attention softmax_attention
+tests='operations elementwise rows products layout random attention softmax_attention visible_pairs
        decay_gradient layers params optim checkpoint file tape math'
 names=$(printf 'test_%s ' $tests)
 make -s CUDA=no CFLAGS=-O1 CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task

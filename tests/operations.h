@@ -192,6 +192,17 @@ static inline SoftmaxAttentionOptions decaying(Tape *tape, Tensor *x, double sca
     return options;
 }
 
+/* A third of the positions as window, a sink and a prefix of a few positions; documents: of
+ * four_sequences. */
+static inline SoftmaxAttentionOptions limited(Tape *tape, Tensor **x, bool window, int64_t sinks,
+                                              int64_t prefix, bool documents)
+{
+    return (SoftmaxAttentionOptions){ .window = window ? 1 + x[0]->shape.size[1] / 3 : 0,
+                                      .sinks = sinks,
+                                      .prefix = prefix,
+                                      .offsets = documents ? four_sequences(tape, x) : NULL };
+}
+
 /* x[3]: rows of H columns: G of b_ih, G of b_hh, and unless it ends there, B of the initial h and,
  * for an LSTM, of c. */
 static inline Tensor *rows_of(Tape *tape, Tensor *x, int64_t first, int64_t rows, bool flat)
@@ -479,6 +490,33 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
             tape, x[0], NULL, NULL,                                                                \
             decaying(tape, x[1], 0.1, additive_mask(tape, x[0], NULL, false, true))),              \
         UNMEASURED, { S(2, 5, 6, 3), P(2, 5, 2) }, { S(2, 67, 6, 16), P(2, 67, 2) })               \
+    ROW(window, op_causal_softmax_attention(tape, x[0], x[1], x[2],                                \
+                                            limited(tape, x, true, 0, 0, false)),                  \
+        UNMEASURED, { QKV(2, 7, 2, 3, 5) }, { QKV(1, 71, 1, 1, 1) }, { QKV(2, 130, 2, 32, 32) },   \
+        { QKV(1, 270, 1, 8, 5) })                                                                  \
+    ROW(window_and_sinks, op_causal_softmax_attention(tape, x[0], x[1], x[2],                      \
+                                                      limited(tape, x, true, 2, 0, false)),        \
+        UNMEASURED, { QKV(1, 9, 2, 3, 5) }, { QKV(2, 130, 2, 40, 32) }, { QKV(1, 270, 1, 8, 5) })  \
+    ROW(prefix, op_causal_softmax_attention(tape, x[0], x[1], x[2],                                \
+                                            limited(tape, x, false, 0, 3, false)),                 \
+        UNMEASURED, { QKV(2, 5, 2, 3, 5) }, { QKV(2, 70, 2, 16, 32) })                             \
+    ROW(packed_window, op_causal_softmax_attention(tape, x[0], NULL, NULL,                         \
+                                                   limited(tape, x, true, 1, 70, false)),          \
+        UNMEASURED, { S(2, 5, 6, 3) }, { S(2, 135, 6, 16) })                                       \
+    ROW(documents, op_softmax_attention(tape, x[0], x[1], x[2],                                    \
+                                        limited(tape, x, false, 0, 0, true)),                      \
+        UNMEASURED, { QKV(1, 7, 2, 3, 5) }, { QKV(1, 71, 1, 1, 1) }, { QKV(1, 200, 2, 16, 24) })   \
+    ROW(causal_documents, op_causal_softmax_attention(tape, x[0], x[1], x[2],                      \
+                                                      limited(tape, x, false, 0, 0, true)),        \
+        UNMEASURED, { QKV(1, 7, 2, 3, 5) }, { QKV(1, 71, 1, 1, 1) }, { QKV(1, 200, 2, 16, 24) })   \
+    ROW(limited_documents, op_causal_softmax_attention(tape, x[0], x[1], x[2],                     \
+                                                       limited(tape, x, true, 1, 2, true)),        \
+        UNMEASURED, { QKV(1, 11, 2, 3, 5) }, { QKV(1, 75, 1, 8, 8) }, { QKV(1, 300, 2, 16, 24) })  \
+    ROW(decaying_window,                                                                           \
+        op_causal_softmax_attention(                                                               \
+            tape, x[0], x[1], x[2],                                                                \
+            decaying(tape, x[3], 0.1, limited(tape, x, true, 1, 0, true))),                        \
+        UNMEASURED, { QKV(1, 7, 2, 3, 2), P(1, 7, 2) }, { QKV(1, 150, 2, 16, 24), P(1, 150, 2) })  \
     ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                                           \
         { S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16) })                                     \

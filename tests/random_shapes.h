@@ -76,6 +76,14 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(strong_decay_of_softmax, { QKV(B_, N_, H_, M_, K_), P(B_, N_, H_) })                       \
     ROW(decaying_key_lengths, { QKV(2, N_, H_, M_, K_), P(2, N_, H_) })                            \
     ROW(packed_decaying_mask, { S(B_, N_, 3 * H_, M_), P(B_, N_, H_) })                            \
+    ROW(window, { QKV(B_, N_, H_, M_, K_) })                                                       \
+    ROW(window_and_sinks, { QKV(B_, N_, H_, M_, K_) })                                             \
+    ROW(prefix, { QKV(B_, N_, H_, M_, K_) })                                                       \
+    ROW(packed_window, { S(B_, N_, 3 * H_, M_) })                                                  \
+    ROW(documents, { QKV(1, N_, H_, M_, K_) })                                                     \
+    ROW(causal_documents, { QKV(1, N_, H_, M_, K_) })                                              \
+    ROW(limited_documents, { QKV(1, N_, H_, M_, K_) })                                             \
+    ROW(decaying_window, { QKV(1, N_, H_, M_, K_), P(1, N_, H_) })                                 \
     ROW(causal_linear_attention, { QKV(B_, N_, H_, M_, K_) })                                      \
     ROW(packed_causal_linear_attention, { S(B_, N_, 3 * H_, M_) })                                 \
     ROW(causal_linear_state, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                             \

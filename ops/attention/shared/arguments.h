@@ -12,17 +12,19 @@
  * query + (b N + n) query_stride + h D; key and value likewise. The strides are H D, H D and H M
  * for three tensors, and all 3 H D for one packed tensor. With offsets the B sequences are
  * concatenated: sequence b has the positions offsets[b] <= n < offsets[b + 1] and is stored at
- * query + offsets[b] query_stride; N is the total number of positions. */
+ * query + offsets[b] query_stride; N is the total number of positions. Softmax attention keeps
+ * B = 1, and the sequences are `documents`. */
 typedef struct AttentionInputs {
     const Real *query;          /* [B, N, H, D] */
     const Real *key;            /* [B, keys, H, D] */
     const Real *value;          /* [B, keys, H, M] */
     const int32_t *key_lengths; /* [B], or NULL: every sequence has all keys */
-    const int32_t *offsets;     /* [B + 1], or NULL */
+    const int32_t *offsets;     /* [B + 1], or [documents + 1], or NULL */
     const Real *mask;           /* of softmax attention, or NULL: attention_mask_at */
     const Real *log_decay;      /* of softmax attention, [B, N, H], or NULL: all 0 */
     int64_t query_stride, key_stride, value_stride;
     int64_t mask_sequence_stride, mask_head_stride; /* 0: the same mask for all of them */
+    int64_t window, sinks, prefix, documents;       /* of softmax attention: softmax/visible.h */
     int64_t B, N, keys, H, D, M;
 } AttentionInputs;
 
@@ -49,12 +51,6 @@ static inline int64_t attention_row_at(const AttentionInputs *a, int64_t b, int6
 static inline int64_t attention_mask_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
 {
     return b * a->mask_sequence_stride + h * a->mask_head_stride + n * a->keys;
-}
-
-/* The maximum of no scores. With a mask it is finite, because -infinity - -infinity is NaN. */
-static inline Real attention_lowest(const AttentionInputs *a)
-{
-    return a->mask ? -(Real)FLT_MAX : -(Real)INFINITY;
 }
 
 /* sum_c x_c y_c, of plain kernels */

@@ -1,7 +1,8 @@
 /* Softmax attention (Vaswani et al. 2017, equation 1) in tiles (Dao et al. 2022, FlashAttention),
  * for one sequence and one head: queries q_i and keys k_j have D elements, values v_j have M. Sums
  * over j run over the keys that query i attends to: j < key_length, and j <= i under the causal
- * mask. The additive mask, if there is one, is a constant.
+ * mask, or those that a window, sinks, a prefix and documents leave (visible.h). The additive mask,
+ * if there is one, is a constant.
  *
  *   s_ij = q_i.k_j / sqrt D + mask_ij      P_ij = e^s_ij / sum_j e^s_ij      out_i = sum_j P_ij v_j
  *
@@ -45,8 +46,9 @@
  * of c_i - c_j is relative to it, however large c_i is. Products exclude masked pairs; on CUDA
  * their weight is 0, so a NaN or infinite value of a later position reaches earlier ones of its
  * tile. */
-#include "ops/attention/shared/arguments.h"
+#include "ops/attention/softmax/visible.h"
 #include "ops/kernels.h"
+#include "ops/shared/indices.h"
 #include "ops/shared/axis.h"
 #include "ops/shared/internal.h"
 
@@ -60,17 +62,13 @@ static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_
     return a->mask ? s + a->mask[attention_mask_at(a, b, h, i) + j] : s;
 }
 
-/* c_j - c_{j-1} */
-static Real log_decay_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t j)
+/* c_j - c_k, k < j */
+static double decay_between(const AttentionInputs *a, int64_t b, int64_t h, int64_t k, int64_t j)
 {
-    return a->log_decay ? a->log_decay[attention_row_at(a, b, h, j)] : 0;
-}
-
-/* Query i attends to the keys j < visible_end. */
-static int64_t visible_end(const AttentionInputs *a, bool causal, int64_t b, int64_t i)
-{
-    const int64_t length = a->key_lengths ? a->key_lengths[b] : a->keys;
-    return causal && i + 1 < length ? i + 1 : length;
+    double sum = 0;
+    for (; a->log_decay && j > k; j--)
+        sum += a->log_decay[attention_row_at(a, b, h, j)];
+    return sum;
 }
 
 void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
@@ -79,21 +77,25 @@ void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
     Real *rows = device_workspace(a->B * a->H * a->keys);
     EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M)) {
         const int64_t b = head / a->H, h = head % a->H;
+        const Visibility v = visibility_of(a, causal, b);
         Real *s = rows + head * a->keys; /* s_ij, then e^(s_ij - m) */
         for (int64_t i = 0; i < a->N; i++) {
-            const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
+            const int64_t row = attention_row_at(a, b, h, i);
+            const VisibleColumns visible = visible_columns(&v, i);
             Real m = attention_lowest(a);
             double l = 0, decay = 0;
-            for (int64_t j = end - 1; j >= 0; j--) {
+            for (int64_t j = visible_before(&visible, visible.end), next; j >= visible.first;
+                 j = next) {
                 s[j] = softmax_score(a, b, h, i, j, decay);
                 m = s[j] > m ? s[j] : m;
-                decay += log_decay_at(a, b, h, j);
+                next = visible_before(&visible, j);
+                decay += decay_between(a, b, h, next, j);
             }
-            for (int64_t j = 0; j < end; j++)
+            for (int64_t j = visible.first; j < visible.end; j = visible_after(&visible, j))
                 l += (s[j] = real_exp(s[j] - m));
             for (int64_t c = 0; c < a->M; c++) {
                 double o = 0;
-                for (int64_t j = 0; j < end; j++)
+                for (int64_t j = visible.first; j < visible.end; j = visible_after(&visible, j))
                     o += s[j] * a->value[attention_value_at(a, b, h, j) + c];
                 out[row * a->M + c] = l == 0 ? 0 : (Real)(o / l);
             }
@@ -113,20 +115,24 @@ void softmax_attention_backward_plain(AttentionGradient d, Real *dc_out, const R
     double *sums = attention_workspace(a->B * a->H * size);
     EACH_ROW(head, a->B * a->H, 2 * N * keys * (D + M)) {
         const int64_t b = head / a->H, h = head % a->H;
+        const Visibility v = visibility_of(a, causal, b);
         double *dq = sums + head * size, *dk = dq + N * D, *dv = dk + keys * D, *dc = dv + keys * M;
         memset(dq, 0, (size_t)size * sizeof *dq);
         for (int64_t i = 0; i < N; i++) {
-            const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
+            const int64_t row = attention_row_at(a, b, h, i);
+            const VisibleColumns visible = visible_columns(&v, i);
             const Real *q = a->query + attention_query_at(a, b, h, i), *g = dout + row * M;
             const double D_i = attention_dot(g, out + row * M, M);
             double decay = 0;
-            for (int64_t j = end - 1; j >= 0; j--) {
+            for (int64_t j = visible_before(&visible, visible.end), next; j >= visible.first;
+                 j = next) {
                 const Real *k = a->key + attention_key_at(a, b, h, j);
                 const double dP = attention_dot(g, a->value + attention_value_at(a, b, h, j), M);
                 const Real s = softmax_score(a, b, h, i, j, decay);
                 const Real P = real_exp(s - m[row]) * inverse[row];
                 const Real dS = (Real)(P * (dP - D_i) / sqrt((double)D)); /* dS_ij / sqrt D */
-                decay += log_decay_at(a, b, h, j);
+                next = visible_before(&visible, j);
+                decay += decay_between(a, b, h, next, j);
                 for (int64_t c = 0; c < D; c++)
                     dq[i * D + c] += dS * k[c];
                 for (int64_t c = 0; c < D; c++)
@@ -200,6 +206,49 @@ static void use_log_decay(Tape *tape, const char *label, Tensor *log_decay, bool
     a->log_decay = log_decay->data;
 }
 
+/* Raises unless the option is 0 or more, and 0 where the operation has no causal mask. */
+static int64_t limit_of(Tape *tape, const char *name, const char *option, int64_t value,
+                        bool causal)
+{
+    if (value < 0)
+        tape_error(tape, "%s: %s is %lld, expected 0 or more", name, option, (long long)value);
+    if (value > 0 && !causal)
+        tape_error(
+            tape,
+            "%s: %s is %lld, expected 0 without the causal mask of op_causal_softmax_attention",
+            name, option, (long long)value);
+    return value;
+}
+
+/* A window of N positions or more, and without a window the sinks, hide nothing: 0. */
+static void use_limits(Tape *tape, const char *name, SoftmaxAttentionOptions options, bool causal,
+                       AttentionInputs *a)
+{
+    const int64_t window = limit_of(tape, name, "window", options.window, causal);
+    const int64_t sinks = limit_of(tape, name, "sinks", options.sinks, causal);
+    const int64_t prefix = limit_of(tape, name, "prefix", options.prefix, causal);
+    if (prefix > 0 && options.log_decay)
+        tape_error(tape,
+                   "%s: prefix is %lld, expected 0 with log_decay, which later positions do not "
+                   "have",
+                   name, (long long)prefix);
+    a->window = window < a->N ? window : 0;
+    a->sinks = sinks < a->N ? sinks : a->N;
+    a->prefix = prefix < a->N ? prefix : a->N;
+}
+
+static void use_documents(Tape *tape, AttentionLabels labels, Tensor *offsets, Tensor *key_lengths,
+                          Tensor *query, AttentionInputs *a)
+{
+    op_check_offsets(tape, labels.offsets, offsets, key_lengths, query, "query");
+    if (a->keys != a->N)
+        tape_error(tape,
+                   "%s are given, expected the same number of queries and keys, not %lld and %lld",
+                   labels.offsets, (long long)a->N, (long long)a->keys);
+    a->offsets = offsets->integers;
+    a->documents = offsets->shape.size[0] - 1;
+}
+
 static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
                                  Tensor *value, SoftmaxAttentionOptions options, bool causal)
 {
@@ -212,13 +261,17 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
         use_mask(tape, labels.mask, options.mask, &all.x);
     if (options.log_decay)
         use_log_decay(tape, labels.log_decay, options.log_decay, causal, &all.x);
+    use_limits(tape, labels.name, options, causal, &all.x);
+    if (options.offsets)
+        use_documents(tape, labels, options.offsets, key_lengths, query, &all.x);
     Tensor *out = tape_tensor_of(tape, query->type, shape(a->B, a->N, a->H, a->M));
     Tensor *m = tape_tensor(tape, shape(a->B, a->N, a->H));
     Tensor *inverse = tape_tensor(tape, m->shape);
     kernels_of(out)->softmax_attention_forward(out->data, m->data, inverse->data, a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
-                              .inputs = { query, key, value, key_lengths, options.log_decay },
+                              .inputs = { query, key, value, key_lengths, options.log_decay,
+                                          options.offsets },
                               .minus_infinity = 1 << 4,
                               .outputs = { out },
                               .saved = { m, inverse },

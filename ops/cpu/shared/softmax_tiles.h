@@ -42,9 +42,11 @@ typedef struct QueryTile {
 
 /* A tile of keys, and the queries of the query tile that attend to any of its keys: all but the
  * first `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows,
- * columns]. */
+ * columns]. Masked pairs are those above the diagonal, or, if begin is not NULL, those of key j and
+ * the queries outside of begin[j] <= i < end[j], counted from the first that is not skipped. */
 typedef struct KeyTile {
-    bool diagonal; /* of the causal mask */
+    bool diagonal;              /* of the causal mask */
+    const int32_t *begin, *end; /* [rows], or NULL */
     int64_t start, keys, rows;
     int64_t skip, queries, columns;
     const Real *key, *value;      /* [rows, D], [rows, M] */
@@ -250,17 +252,28 @@ __attribute__((noinline)) static void add_decay(QueryTile *t, const KeyTile *k)
     }
 }
 
+/* x [keys, columns] = value at masked pairs */
+__attribute__((noinline)) static void mask_pairs(const KeyTile *k, Real *x, Real value)
+{
+    for (int64_t j = 0; j < k->keys; j++, x += k->columns) {
+        for (int64_t i = 0; i < (k->begin ? k->begin[j] : minimum(j, k->columns)); i++)
+            x[i] = value;
+        for (int64_t i = k->begin ? k->end[j] : k->columns; i < k->columns; i++)
+            x[i] = value;
+    }
+}
+
 /* dc_i += dS_ij, dc_j -= dS_ij. Zeroes dS of masked pairs, which may be NaN. */
 __attribute__((noinline)) WHOLE_VECTORS static void add_decay_gradients(QueryTile *t,
                                                                         const KeyTile *k)
 {
     Real *restrict rows = t->factor;
     memset(rows, 0, (size_t)k->columns * sizeof *rows);
+    if (k->diagonal || k->begin)
+        mask_pairs(k, t->dS, 0);
     for (int64_t j = 0; j < k->keys; j++) {
-        Real *dS = t->dS + j * k->columns;
+        const Real *dS = t->dS + j * k->columns;
         Vector sum = { 0 };
-        for (int64_t i = 0; k->diagonal && i < minimum(j, k->columns); i++)
-            dS[i] = 0;
         for (int64_t i = 0; i < k->columns; i += LANES) {
             *at_vector(rows + i) += vector(dS + i);
             sum += vector(dS + i);
@@ -280,19 +293,74 @@ ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
         add_mask(t, k);
     if (t->head.a->log_decay)
         add_decay(t, k);
-    for (int64_t j = 0; k->diagonal && j < k->keys; j++)
-        for (int64_t i = 0; i < minimum(j, k->columns); i++)
-            t->P[j * k->columns + i] = -INFINITY;
+    if (k->diagonal || k->begin)
+        mask_pairs(k, t->P, -INFINITY);
 }
 
-/* sums [queries, columns] += P^T of_keys, and sums [keys, columns] += P of_queries. On the diagonal
- * a masked pair adds nothing, even if its row is infinite or NaN. */
+/* c [columns] += factor x */
+ALWAYS_INLINE void add_multiple(Real *c, Real factor, const Real *x, int64_t columns)
+{
+    for (int64_t v = 0; v < columns; v += LANES)
+        *at_vector(c + v) = multiply_add(broadcast(factor), vector(x + v), vector(c + v));
+}
+
+/* add_queries and add_keys of a tile with masked pairs. ROWS rows of the sums at once take the
+ * terms that all of them see; the others are added row by row. */
+__attribute__((noinline)) WHOLE_VECTORS static void add_visible_queries(const KeyTile *k,
+                                                                        Real *sums, MatrixView P,
+                                                                        MatrixView of_keys,
+                                                                        int64_t columns)
+{
+    const int32_t *begin = k->begin, *end = k->end;
+    for (int64_t i = 0; i < k->queries; i += ROWS)
+        for (int64_t j = 0, next; j < k->keys; j = next) {
+            for (next = j; next < k->keys && begin[next] <= i && i + ROWS <= end[next];)
+                next++;
+            if (next > j) {
+                tiled_product(true, false, sums + i * columns, view_from(P, i, j),
+                              view_from(of_keys, j, 0), ROWS, next - j, columns);
+                continue;
+            }
+            for (int64_t row = maximum(i, begin[j]); row < minimum(i + ROWS, end[j]); row++)
+                add_multiple(sums + row * columns, P.data[row * P.row + j * P.column],
+                             of_keys.data + j * of_keys.row, columns);
+            next++;
+        }
+}
+__attribute__((noinline)) WHOLE_VECTORS static void add_visible_keys(const KeyTile *k, Real *sums,
+                                                                     MatrixView P,
+                                                                     MatrixView of_queries,
+                                                                     int64_t columns)
+{
+    for (int64_t j = 0; j < k->rows; j += ROWS) {
+        int64_t begin = 0, end = k->queries; /* seen by all ROWS keys */
+        for (int64_t row = j; row < j + ROWS; row++) {
+            begin = maximum(begin, k->begin[row]);
+            end = minimum(end, k->end[row]);
+        }
+        if (begin < end)
+            tiled_product(true, false, sums + j * columns, view_from(P, j, begin),
+                          view_from(of_queries, begin, 0), ROWS, end - begin, columns);
+        else
+            begin = end = 0;
+        for (int64_t row = j; row < j + ROWS; row++)
+            for (int64_t i = k->begin[row]; i < minimum(k->end[row], k->queries); i++)
+                if (i < begin || i >= end)
+                    add_multiple(sums + row * columns, P.data[row * P.row + i * P.column],
+                                 of_queries.data + i * of_queries.row, columns);
+    }
+}
+
+/* sums [queries, columns] += P^T of_keys, and sums [keys, columns] += P of_queries. A masked pair
+ * adds nothing, even if its row is infinite or NaN. */
 WHOLE_VECTORS static void add_queries(const KeyTile *k, Real *sums, const Real *P,
                                       const Real *of_keys, int64_t columns)
 {
     const int64_t rows = round_up(k->queries, ROWS);
     const MatrixView transposed = { P, 1, k->columns }, b = { of_keys, columns, 1 };
-    if (k->diagonal)
+    if (k->begin)
+        add_visible_queries(k, sums, transposed, b, columns);
+    else if (k->diagonal)
         triangle_product(true, sums, transposed, b, rows, k->keys, columns);
     else
         tiled_product(true, false, sums, transposed, b, rows, k->keys, columns);
@@ -301,7 +369,9 @@ WHOLE_VECTORS static void add_keys(const KeyTile *k, Real *sums, const Real *P,
                                    const Real *of_queries, int64_t columns)
 {
     const MatrixView a = { P, k->columns, 1 }, b = { of_queries, columns, 1 };
-    if (k->diagonal)
+    if (k->begin)
+        add_visible_keys(k, sums, a, b, columns);
+    else if (k->diagonal)
         triangle_product(false, sums, a, b, k->rows, k->queries, columns);
     else
         tiled_product(true, false, sums, a, b, k->rows, k->queries, columns);

@@ -37,11 +37,21 @@ __device__ static inline Item item_of(const Kind &a, int64_t index, int64_t colu
 }
 
 /* The rows that a block owns: rows that are not masked, and all rows that it writes. For them the
- * block iterates over columns of the score matrix, begin <= column < end. */
+ * block iterates over columns of the score matrix, begin <= column < end, but not those of a gap,
+ * gap <= column < resume. */
 template <typename Positions> struct Pass {
     Positions rows, written;
     int64_t begin, end;
+    int64_t gap = 0, resume = 0;
 };
+
+/* The first column of the tile after the one from column `first` on. */
+template <typename Positions>
+__device__ static inline int64_t next_tile(const Pass<Positions> &pass, int64_t first)
+{
+    first += CHUNK;
+    return first >= pass.gap && first < pass.resume ? pass.resume : first;
+}
 
 /* The products require a multiple of 4. */
 __device__ static inline int round_up_to_4(int count)
@@ -166,7 +176,7 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
 {
     const int row = (int)threadIdx.x / 2;
     load_bounds(m.bounds, a, pass.rows);
-    for (int64_t first = pass.begin; first < pass.end; first += CHUNK) {
+    for (int64_t first = pass.begin; first < pass.end; first = next_tile(pass, first)) {
         const Positions keys = positions_from(a, item, first, pass.end);
         const int padded = round_up_to_4(keys.count);
         __syncthreads(); /* the previous tiles have been read */
@@ -417,7 +427,7 @@ __device__ static inline void backward_item(const SoftmaxBackward<Kind> &b, cons
 {
     const Pass<typename Kind::Positions> pass = pass_of(b.a, item, KEYS);
     BackwardSums<SIZE> sums = {};
-    for (int64_t first = pass.begin; first < pass.end; first += CHUNK)
+    for (int64_t first = pass.begin; first < pass.end; first = next_tile(pass, first))
         backward_columns<SIZE, KEYS>(&sums, b, item, m, pass.rows,
                                      positions_from(b.a, item, first, pass.end),
                                      first == pass.begin);

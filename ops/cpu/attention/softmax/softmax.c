@@ -2,40 +2,44 @@
  *
  * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
  * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
- * and, for each, over the key tiles (softmax_tiles.h). */
+ * and, for each, over the key tiles (softmax_tiles.h) with keys that any of its queries sees
+ * (visible.h). */
+#include "ops/attention/softmax/visible.h"
 #include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
-/* Queries and keys per tile. Tiles on the diagonal of the causal mask have only DIAGONAL keys,
- * because half of such a tile is masked. */
+/* Queries and keys per tile. Tiles with masked pairs, as on the diagonal of the causal mask, have
+ * only DIAGONAL keys, because half of such a tile is masked. */
 enum { SOFTMAX_QUERIES = 64, SOFTMAX_KEYS = 64, DIAGONAL = 32 };
 _Static_assert(SOFTMAX_QUERIES % SOFTMAX_KEYS == 0 && SOFTMAX_KEYS % DIAGONAL == 0,
                "tiles begin on the diagonal");
 /* Keys per block: sums over all keys are sums over blocks, so that rounding errors stay those of
  * short sums. */
 enum { KEY_BLOCK = 4096 };
-_Static_assert(KEY_BLOCK % SOFTMAX_QUERIES == 0, "blocks begin with a tile");
-_Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "diagonal tiles are whole vectors");
+_Static_assert(DIAGONAL % UNIT == 0, "diagonal tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct SoftmaxPlan {
     int type; /* of the inputs, out and their gradients */
     const AttentionInputs *a;
-    bool causal;
-    int64_t keys;       /* padded to whole tiles */
-    int64_t segments;   /* units per head */
-    int64_t units;      /* B H segments */
-    int64_t workspaces; /* one per thread, or one per unit if a head has several units */
-    int64_t size;       /* Reals per workspace */
+    bool causal, limited; /* attention_is_limited */
+    int64_t keys;         /* padded to whole tiles */
+    int64_t segments;     /* units per head */
+    int64_t units;        /* B H segments */
+    int64_t workspaces;   /* one per thread, or one per unit if a head has several units */
+    int64_t size;         /* Reals per workspace */
 } SoftmaxPlan;
 
 /* A unit of work: its current query tile, and the head's keys and values. */
 typedef struct SoftmaxUnit {
     const SoftmaxPlan *p;
     QueryTile tile;
-    int64_t visible;   /* the tile's queries attend only to keys j < visible */
-    Real *key, *value; /* [keys, D], [keys, M] */
+    Visibility visibility;
+    VisibleColumns visible;     /* to any of the tile's queries; the end padded to whole rows */
+    VisibleColumns first, last; /* visible to its first and to its last query */
+    int32_t begin[SOFTMAX_KEYS], end[SOFTMAX_KEYS]; /* of the key tile */
+    Real *key, *value;                              /* [keys, D], [keys, M] */
     struct {
         Real *m, *l, *out;
     } previous;                /* of the tile's queries: m, l, o over the previous blocks */
@@ -77,6 +81,7 @@ static SoftmaxPlan plan_softmax(TensorType type, const AttentionInputs *a, bool 
     SoftmaxPlan p = { .type = (int)type,
                       .a = a,
                       .causal = causal,
+                      .limited = attention_is_limited(a),
                       .keys = round_up(a->keys, SOFTMAX_KEYS),
                       .segments = minimum((threads + heads - 1) / heads,
                                           (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES) };
@@ -112,6 +117,7 @@ static void sum_decays(QueryTile *t)
 static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bool backward)
 {
     SoftmaxUnit u = { .tile.head = head_at(p->type, p->a, unit / p->segments) };
+    u.visibility = visibility_of(p->a, p->causal, u.tile.head.b);
     const int64_t workspace = p->segments > 1 ? unit : omp_get_thread_num();
     allocate_unit(&u, p, scratch + workspace * p->size, backward);
     load_keys(u.key, u.value, &u.tile.head, 0, u.tile.head.positions);
@@ -127,25 +133,77 @@ static void select_softmax_tile(SoftmaxUnit *u, int64_t first)
     t->first = first;
     t->count = minimum(SOFTMAX_QUERIES, u->p->a->N - first);
     t->columns = round_up(t->count, UNIT);
-    u->visible = t->head.positions;
-    if (u->p->causal)
-        u->visible = minimum(u->visible, first + t->count);
+    u->first = u->visible = visible_columns(&u->visibility, first);
+    u->last = visible_columns(&u->visibility, first + t->count - 1);
+    u->visible.end = minimum(round_up(u->last.end, ROWS), t->head.positions);
     load_queries(t, score_scale(u->p->a));
 }
 
-/* The tile of keys from `start` on, before `end`. */
-static KeyTile key_tile_at(const SoftmaxUnit *u, int64_t start, int64_t end)
+/* The queries of the tile that see each key of k: skips those before and drops those after all of
+ * them. Padded queries see the keys of the last one. */
+static void mask_tile(SoftmaxUnit *u, KeyTile *k)
 {
     const QueryTile *t = &u->tile;
-    KeyTile k = { .diagonal = u->p->causal && start >= t->first, .start = start };
-    k.keys = minimum(k.diagonal ? DIAGONAL : SOFTMAX_KEYS, end - start);
+    const int64_t end = t->first + t->count;
+    int64_t last = 0;
+    for (int64_t j = 0; j < k->rows; j++) {
+        const PositionRange rows =
+            visible_rows(&u->visibility, minimum(k->start + j, t->head.positions - 1));
+        u->begin[j] = (int32_t)(minimum(maximum(rows.begin, t->first), end) - t->first);
+        u->end[j] = (int32_t)(minimum(maximum(rows.end, t->first), end) - t->first);
+        last = maximum(last, u->end[j]);
+    }
+    k->skip = u->begin[0] / UNIT * UNIT;
+    k->queries = maximum(last - k->skip, 0);
+    k->columns = round_up(k->queries, UNIT);
+    for (int64_t j = 0; j < k->rows; j++) {
+        u->begin[j] -= (int32_t)k->skip;
+        u->end[j] -= (int32_t)k->skip;
+        if (u->end[j] == t->count - k->skip)
+            u->end[j] = (int32_t)k->columns;
+    }
+    k->begin = u->begin;
+    k->end = u->end;
+}
+
+/* The tile of keys from `start` on; without keys at the end. */
+static KeyTile key_tile_at(SoftmaxUnit *u, int64_t start)
+{
+    const QueryTile *t = &u->tile;
+    const VisibleColumns *v = &u->visible;
+    int64_t end = v->end;
+    if (start < v->sinks_end)
+        end = minimum(end, round_up(v->sinks_end, ROWS));
+    if (u->p->causal && start < t->first)
+        end = minimum(end, t->first);
+    KeyTile k = { .start = start, .keys = minimum(SOFTMAX_KEYS, end - start) };
+    if (u->p->limited && !all_visible(&u->first, &u->last, start, start + k.keys))
+        k.keys = minimum(DIAGONAL, k.keys);
+    k.diagonal = !u->p->limited && u->p->causal && start >= t->first;
+    if (k.diagonal)
+        k.keys = minimum(DIAGONAL, k.keys);
     k.rows = round_up(k.keys, ROWS);
     k.skip = k.diagonal ? start - t->first : 0;
     k.queries = t->count - k.skip;
     k.columns = t->columns - k.skip;
     k.key = u->key + start * t->D;
     k.value = u->value + start * t->M;
+    if (u->p->limited && k.keys > 0 && !all_visible(&u->first, &u->last, start, start + k.keys))
+        mask_tile(u, &k);
     return k;
+}
+
+/* The first tile, and the next one: after the sinks, from a multiple of DIAGONAL on. */
+static KeyTile first_key_tile(SoftmaxUnit *u)
+{
+    return key_tile_at(u, u->visible.first / DIAGONAL * DIAGONAL);
+}
+static KeyTile next_key_tile(SoftmaxUnit *u, const KeyTile *k)
+{
+    const int64_t start = k->start + k->keys;
+    if (start < u->visible.sinks_end)
+        return key_tile_at(u, start);
+    return key_tile_at(u, maximum(start, u->visible.begin / DIAGONAL * DIAGONAL));
 }
 
 /* -------------------------------------------------------------------------------------- forward */
@@ -177,23 +235,34 @@ static void save_blocks(SoftmaxUnit *u)
     memcpy(u->previous.out, t->out, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
 }
 
+static void clear_block(QueryTile *t)
+{
+    memset(t->l, 0, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
+    memset(t->out, 0, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
+}
+
 static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++)
         t->m[i] = attention_lowest(u->p->a);
-    for (int64_t block = 0; block < u->visible; block += KEY_BLOCK) {
-        const int64_t end = minimum(block + KEY_BLOCK, u->visible);
-        memset(t->l, 0, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
-        memset(t->out, 0, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
-        for (KeyTile k = key_tile_at(u, block, end); k.keys > 0;
-             k = key_tile_at(u, k.start + k.keys, end))
-            forward_step(t, &k);
-        if (block > 0)
-            add_previous_blocks(u);
-        if (end < u->visible)
+    int64_t keys = 0; /* in this block */
+    bool previous = false;
+    clear_block(t);
+    for (KeyTile k = first_key_tile(u); k.keys > 0; k = next_key_tile(u, &k)) {
+        if (keys >= KEY_BLOCK) {
+            if (previous)
+                add_previous_blocks(u);
             save_blocks(u);
+            clear_block(t);
+            previous = true;
+            keys = 0;
+        }
+        forward_step(t, &k);
+        keys += k.keys;
     }
+    if (previous)
+        add_previous_blocks(u);
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = row_of(&t->head, t->first + i), at = sums_at(&t->head, t->first + i);
         m[at] = t->m[i];
@@ -238,19 +307,22 @@ static void softmax_backward_tile(SoftmaxUnit *u)
     QueryTile *t = &u->tile;
     const int64_t size = SOFTMAX_QUERIES * t->D;
     memset(u->dquery_sum, 0, (size_t)size * sizeof(Real));
-    for (int64_t block = 0; block < u->visible; block += KEY_BLOCK) {
-        const int64_t end = minimum(block + KEY_BLOCK, u->visible);
-        memset(u->dquery, 0, (size_t)size * sizeof(Real));
-        for (KeyTile k = key_tile_at(u, block, end); k.keys > 0;
-             k = key_tile_at(u, k.start + k.keys, end)) {
-            k.dquery = u->dquery + k.skip * t->D;
-            k.dkey = u->dkey + k.start * t->D;
-            k.dvalue = u->dvalue + k.start * t->M;
-            k.dc = u->dc;
-            backward_tile(false, t, &k);
+    memset(u->dquery, 0, (size_t)size * sizeof(Real));
+    int64_t keys = 0; /* in this block */
+    for (KeyTile k = first_key_tile(u); k.keys > 0; k = next_key_tile(u, &k)) {
+        if (keys >= KEY_BLOCK) {
+            add_sums(u->dquery_sum, u->dquery, size);
+            memset(u->dquery, 0, (size_t)size * sizeof(Real));
+            keys = 0;
         }
-        add_sums(u->dquery_sum, u->dquery, size);
+        k.dquery = u->dquery + k.skip * t->D;
+        k.dkey = u->dkey + k.start * t->D;
+        k.dvalue = u->dvalue + k.start * t->M;
+        k.dc = u->dc;
+        backward_tile(false, t, &k);
+        keys += k.keys;
     }
+    add_sums(u->dquery_sum, u->dquery, size);
 }
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */

@@ -1,18 +1,27 @@
 /* CUDA kernels of softmax attention: see softmax.c. A thread block owns 64 queries of a head and
  * iterates over their keys; for dk and dv it owns 64 keys and iterates over their queries.
  * softmax_tiles.cuh computes the tiles. */
+#include "ops/attention/softmax/visible.h"
 #include "ops/cuda/shared/row_deltas.cuh"
 #include "ops/cuda/shared/softmax_tiles.cuh"
 #include "ops/kernels.h"
 
-/* BIASED: with an additive mask, which may exclude all keys of a query, or with a decay. */
-template <typename T, bool BIASED> struct SoftmaxAttention {
+/* BIASED: with an additive mask or a decay. LIMITED: with a window, a prefix or documents, and
+ * maybe those. Both may exclude all keys of a query, in a tile or in all. */
+enum { UNBIASED, BIASED, LIMITED };
+
+template <typename T, int FORM> struct SoftmaxAttention {
     typedef Span Positions;
     typedef T Gradient;
-    enum { BOUNDS = 0, NOTHING_VISIBLE = BIASED, SCORE_SUMS = BIASED, WEIGHTED = false };
+    enum {
+        BOUNDS = FORM == LIMITED ? 4 : 0, /* of VisibleColumns */
+        NOTHING_VISIBLE = FORM != UNBIASED,
+        SCORE_SUMS = FORM != UNBIASED,
+        WEIGHTED = false
+    };
     Rows<T> query, key, value;
     const int32_t *key_lengths; /* [B], or NULL */
-    bool causal;
+    Visibility visibility;      /* without key lengths */
     int64_t B, H;
     Real scale; /* 1 / sqrt D */
     const Real *mask;
@@ -23,62 +32,88 @@ template <typename T, bool BIASED> struct SoftmaxAttention {
 
 /* Longest tiles first: under the causal mask the last query tile has the most visible keys, and the
  * first key tile the most queries. */
-template <typename T, bool BIASED>
-__device__ static inline Item item_at(const SoftmaxAttention<T, BIASED> &a, int64_t index,
+template <typename T, int FORM>
+__device__ static inline Item item_at(const SoftmaxAttention<T, FORM> &a, int64_t index,
                                       int64_t tiles, bool keys)
 {
     const int64_t head = index % (a.B * a.H), tile = index / (a.B * a.H);
     return { head / a.H, head % a.H, a.H, (keys ? tile : tiles - 1 - tile) * CHUNK, 0 };
 }
 
-template <typename T, bool BIASED>
-__device__ static inline Span positions_from(const SoftmaxAttention<T, BIASED> &, const Item &item,
+template <typename T, int FORM>
+__device__ static inline Span positions_from(const SoftmaxAttention<T, FORM> &, const Item &item,
                                              int64_t first, int64_t end)
 {
     const int64_t left = end - first;
     return { item.b, item.h, item.H, first, 1, left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK };
 }
 
-/* A query tile iterates over the keys below key_length, up to the last key that is visible to
- * any of its queries; a key tile over the queries, from the first that attends to any of its
- * keys. */
-template <typename T, bool BIASED>
-__device__ static inline Pass<Span> pass_of(const SoftmaxAttention<T, BIASED> &a, const Item &item,
+template <typename T, int FORM>
+__device__ static inline Visibility visibility_at(const SoftmaxAttention<T, FORM> &a, int64_t b)
+{
+    Visibility v = a.visibility;
+    if (a.key_lengths)
+        v.keys = a.key_lengths[b];
+    return v;
+}
+
+/* A query tile iterates over the keys that are visible to any of its queries; a key tile over the
+ * queries that attend to any of its keys. */
+template <typename T, int FORM>
+__device__ static inline Pass<Span> pass_of(const SoftmaxAttention<T, FORM> &a, const Item &item,
                                             bool keys)
 {
-    const int64_t N = a.query.positions;
-    const int64_t length = a.key_lengths ? a.key_lengths[item.b] : a.key.positions;
-    const Span rows = positions_from(a, item, item.first, keys ? length : N);
-    if (keys)
-        return { rows, positions_from(a, item, item.first, a.key.positions),
-                 a.causal ? item.first : 0, rows.count > 0 ? N : 0 };
-    const int64_t last = rows.first + rows.count;
-    return { rows, rows, 0, a.causal && last < length ? last : length };
+    const Visibility v = visibility_at(a, item.b);
+    const Span rows = positions_from(a, item, item.first, keys ? v.keys : v.N);
+    const int64_t last = rows.first + rows.count - 1;
+    if (keys) {
+        const PositionRange queries =
+            rows.count > 0 ? visible_rows_of_tile(&v, rows.first, last) : PositionRange{ 0, 0 };
+        return { rows, positions_from(a, item, item.first, a.key.positions), queries.begin,
+                 queries.end };
+    }
+    const VisibleColumns columns = visible_columns_of_tile(&v, rows.first, last);
+    return { rows, rows, columns.first, columns.end, columns.sinks_end, columns.begin };
 }
 
-template <typename T, bool BIASED>
-__device__ static inline void load_bounds(int32_t *, const SoftmaxAttention<T, BIASED> &,
-                                          const Span &)
+template <typename T, int FORM>
+__device__ static inline void load_bounds(int32_t *bounds, const SoftmaxAttention<T, FORM> &a,
+                                          const Span &queries)
 {
+    const int i = (int)threadIdx.x;
+    if (FORM != LIMITED || i >= CHUNK)
+        return;
+    const Visibility v = visibility_at(a, queries.b);
+    VisibleColumns columns = { 0, 0, 0, 0 };
+    if (i < queries.count)
+        columns = visible_columns(&v, queries.first + i);
+    bounds[i] = (int32_t)columns.first;
+    bounds[CHUNK + i] = (int32_t)columns.sinks_end;
+    bounds[2 * CHUNK + i] = (int32_t)columns.begin;
+    bounds[3 * CHUNK + i] = (int32_t)columns.end;
 }
 
-template <typename T, bool BIASED>
-__device__ static inline bool attends_to(const SoftmaxAttention<T, BIASED> &a, const int32_t *,
+template <typename T, int FORM>
+__device__ static inline bool attends_to(const SoftmaxAttention<T, FORM> &a, const int32_t *bounds,
                                          const Span &queries, int i, const Span &keys, int j)
 {
+    const int64_t key = keys.first + j;
+    if (FORM == LIMITED)
+        return j < keys.count && ((bounds[i] <= key && key < bounds[CHUNK + i]) ||
+                                  (bounds[2 * CHUNK + i] <= key && key < bounds[3 * CHUNK + i]));
     return i < queries.count && j < keys.count &&
-           (!a.causal || keys.first + j <= queries.first + i);
+           (!a.visibility.causal || key <= queries.first + i);
 }
 
-template <typename T, bool BIASED>
-__device__ static inline Real score_of(const SoftmaxAttention<T, BIASED> &a, Real product,
+template <typename T, int FORM>
+__device__ static inline Real score_of(const SoftmaxAttention<T, FORM> &a, Real product,
                                        const Span &queries, int i, const Span &keys, int j)
 {
     Real score = a.scale * product;
-    if (BIASED && a.mask)
+    if (FORM != UNBIASED && a.mask)
         score += a.mask[queries.b * a.mask_sequence_stride + queries.h * a.mask_head_stride +
                         (queries.first + i) * a.key.positions + keys.first + j];
-    if (BIASED && a.A) {
+    if (FORM != UNBIASED && a.A) {
         const int64_t N = a.query.positions;
         const int64_t query = span_row(queries, N) + span_offset(queries, i) * a.H;
         const int64_t key = span_row(keys, N) + span_offset(keys, j) * a.H;
@@ -89,16 +124,16 @@ __device__ static inline Real score_of(const SoftmaxAttention<T, BIASED> &a, Rea
 
 /* dc = the sums of dS over the keys of each query; then the sums over the queries of each key are
  * subtracted. */
-template <typename T, bool BIASED>
-__device__ static inline void store_score_sum(const SoftmaxAttention<T, BIASED> &a,
-                                              const Span &rows, int row, Real sum, bool keys)
+template <typename T, int FORM>
+__device__ static inline void store_score_sum(const SoftmaxAttention<T, FORM> &a, const Span &rows,
+                                              int row, Real sum, bool keys)
 {
     Real *dc = a.dc + span_row(rows, a.query.positions) + span_offset(rows, row) * a.H;
     *dc = keys ? *dc - sum : sum;
 }
 
-template <typename T, bool BIASED> struct SoftmaxForward {
-    typedef SoftmaxAttention<T, BIASED> Kind;
+template <typename T, int FORM> struct SoftmaxForward {
+    typedef SoftmaxAttention<T, FORM> Kind;
     enum { BLOCKS = BLOCKS_AT_ONCE };
     Kind a;
     GradientRows<T> out;
@@ -106,7 +141,8 @@ template <typename T, bool BIASED> struct SoftmaxForward {
 
     template <int SIZE> __device__ RowSums start_sums(Real (*)[4], const Span &, int64_t) const
     {
-        return { BIASED ? -(Real)FLT_MAX : -(Real)INFINITY, 0 }; /* see attention_lowest */
+        return { FORM != UNBIASED ? -(Real)FLT_MAX : -(Real)INFINITY,
+                 0 }; /* see attention_lowest */
     }
     template <int SIZE>
     __device__ void store_sums(const Span &queries, int64_t column, Real (*sums)[4],
@@ -159,15 +195,17 @@ static Real *decay_sums(const AttentionInputs *a)
     return A;
 }
 
-template <typename T, bool BIASED>
-static SoftmaxAttention<T, BIASED> arguments_of(const AttentionInputs *a, bool causal, Real *A,
-                                                Real *dc)
+template <typename T, int FORM>
+static SoftmaxAttention<T, FORM> arguments_of(const AttentionInputs *a, bool causal, Real *A,
+                                              Real *dc)
 {
+    AttentionInputs all = *a;
+    all.key_lengths = NULL;
     return { rows_of<T>(a->query, a->query_stride, a->N, a->D),
              rows_of<T>(a->key, a->key_stride, a->keys, a->D),
              rows_of<T>(a->value, a->value_stride, a->keys, a->M),
              a->key_lengths,
-             causal,
+             visibility_of(&all, causal, 0),
              a->B,
              a->H,
              1 / (Real)sqrt((double)a->D),
@@ -179,26 +217,26 @@ static SoftmaxAttention<T, BIASED> arguments_of(const AttentionInputs *a, bool c
              dc };
 }
 
-template <typename T, int SIZE, bool BIASED>
+template <typename T, int SIZE, int FORM>
 static void forward(Real *out, Real *m, Real *inverse, const AttentionInputs *a, bool causal)
 {
     Real *A = decay_sums(a);
     launch_forward<SIZE>(
-        SoftmaxForward<T, BIASED>{ arguments_of<T, BIASED>(a, causal, A, NULL),
-                                   gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M), m,
-                                   inverse },
+        SoftmaxForward<T, FORM>{ arguments_of<T, FORM>(a, causal, A, NULL),
+                                 gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M), m,
+                                 inverse },
         a->B * a->H);
     device_workspace_free(A);
 }
 
-template <typename T, int SIZE, bool BIASED>
+template <typename T, int SIZE, int FORM>
 static void backward(AttentionGradient d, Real *dc, const Real *dout, const Real *out,
                      const Real *m, const Real *inverse, const AttentionInputs *a, bool causal)
 {
     Real *A = decay_sums(a);
     Real *delta = device_workspace(a->B * a->N * a->H); /* -D_i of softmax.c */
     launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
-    launch_gradients<SIZE>(arguments_of<T, BIASED>(a, causal, A, dc),
+    launch_gradients<SIZE>(arguments_of<T, FORM>(a, causal, A, dc),
                            { rows_of<T>(dout, a->H * a->M, a->N, a->M), m, inverse, delta },
                            gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
                            gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
@@ -207,13 +245,16 @@ static void backward(AttentionGradient d, Real *dc, const Real *dout, const Real
     device_workspace_free(A);
 }
 
+/* f<T, SIZE, FORM> for the inputs' FORM */
+#define BY_FORM(a, f)                                                                              \
+    (attention_is_limited(a)       ? f<T, SIZE, LIMITED>                                           \
+     : (a)->mask || (a)->log_decay ? f<T, SIZE, BIASED>                                            \
+                                   : f<T, SIZE, UNBIASED>)
+
 extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *m, Real *inverse,
                                                const AttentionInputs *a, bool causal)
 {
-    BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
-                          (a->mask || a->log_decay
-                               ? forward<T, SIZE, true>
-                               : forward<T, SIZE, false>)(out, m, inverse, a, causal));
+    BY_TYPE_AND_TILE_SIZE(type, a->D, a->M, BY_FORM(a, forward)(out, m, inverse, a, causal));
 }
 
 extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d, Real *dc,
@@ -222,7 +263,5 @@ extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradie
                                                 bool causal)
 {
     BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
-                          (a->mask || a->log_decay ? backward<T, SIZE, true>
-                                                   : backward<T, SIZE, false>)(d, dc, dout, out, m,
-                                                                               inverse, a, causal));
+                          BY_FORM(a, backward)(d, dc, dout, out, m, inverse, a, causal));
 }
