@@ -48,7 +48,9 @@ static double run(const Case *c, int form, bool backward)
 
 static Case case_new(BenchOptions *options, int64_t R, int64_t D, int64_t V)
 {
-    Case c = { options, params_new(options->device, /*seed*/ 1), bench_tape(options) };
+    Case c = { .options = options,
+               .params = params_new(options->device, /*seed*/ 1),
+               .tape = bench_tape(options) };
     c.weight = params_add(c.params, "weight", shape(V, D), (Initializer){ INITIAL_NORMAL, 0.02 });
     c.x = tape_persistent_variable(
         c.tape, options->precision == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL, shape(R, D));
@@ -64,7 +66,7 @@ static Case case_new(BenchOptions *options, int64_t R, int64_t D, int64_t V)
     return c;
 }
 
-/* Bytes beyond the arguments, and, as run's second call finds them, the gradients. */
+/* Bytes beyond the arguments and their gradients; that of the weight is its Params'. */
 static size_t peak_of(const Case *c, int form)
 {
     device_release_cached(c->options->device);
@@ -75,44 +77,44 @@ static size_t peak_of(const Case *c, int form)
     return device_memory(c->options->device).peak - before - (size_t)tensor_count(c->x) * bytes;
 }
 
+enum { MAX_ROUNDS = 64 };
+typedef struct Times {
+    double ms[FORMS][2][MAX_ROUNDS]; /* forward, and both passes */
+} Times;
+
+/* The median of a / b, round by round, or of a if b is NULL. */
+static double median_of(const double *a, const double *b, int64_t rounds)
+{
+    double sorted[MAX_ROUNDS];
+    for (int64_t i = 0; i < rounds; i++)
+        sorted[i] = a[i] / (b ? b[i] : 1);
+    return bench_timing(sorted, (int)rounds).median;
+}
+
 static void measure(const Case *c, int64_t rounds)
 {
-    double *times = calloc((size_t)(2 * FORMS * rounds), sizeof *times);
-    double *ratios = calloc((size_t)rounds, sizeof *ratios);
-    if (!times || !ratios)
-        exit(EXIT_FAILURE);
+    static Times t;
     for (int64_t round = -1; round < rounds; round++) /* the first is not measured */
-        for (int i = 0; i < 2 * FORMS; i++) {
-            const double ms = run(c, i / 2, i % 2);
-            if (round >= 0)
-                times[i * rounds + round] = ms;
-        }
-    for (int i = 0; i < FORMS; i++) {
-        const size_t peak = peak_of(c, i);
-        double ms[2], ratio[2];
-        for (int backward = 0; backward < 2; backward++) {
-            double *mine = times + (2 * i + backward) * rounds;
-            for (int64_t round = 0; round < rounds; round++)
-                ratios[round] = mine[round] / times[backward * rounds + round];
-            ratio[backward] = bench_timing(ratios, (int)rounds).median;
-            ms[backward] = i == 0 ? 0 : bench_timing(mine, (int)rounds).median;
-        }
-        if (i == 0) /* the others' ratios need the rounds in order */
-            for (int backward = 0; backward < 2; backward++) {
-                double sorted[64];
-                for (int64_t round = 0; round < rounds; round++)
-                    sorted[round] = times[backward * rounds + round];
-                ms[backward] = bench_timing(sorted, (int)rounds).median;
+        for (int form = 0; form < FORMS; form++)
+            for (int both = 0; both < 2; both++) {
+                const double ms = run(c, form, both);
+                if (round >= 0)
+                    t.ms[form][both][round] = ms;
             }
-        printf("%-16s %12.1f %8.3f %12.1f %8.3f %10.1f\n", names[i], ms[0], ratio[0], ms[1],
+    for (int form = 0; form < FORMS; form++) {
+        double ms[2], ratio[2];
+        for (int both = 0; both < 2; both++) {
+            ms[both] = median_of(t.ms[form][both], NULL, rounds);
+            ratio[both] = median_of(t.ms[form][both], t.ms[TWO_OPERATIONS][both], rounds);
+        }
+        const size_t peak = peak_of(c, form);
+        printf("%-16s %12.1f %8.3f %12.1f %8.3f %10.1f\n", names[form], ms[0], ratio[0], ms[1],
                ratio[1], (double)peak / 1e6);
         bench_record(c->options,
                      "\"form\": \"%s\", \"forward_ms\": %.5g, \"forward_ratio\": %.4g, "
                      "\"both_ms\": %.5g, \"both_ratio\": %.4g, \"bytes\": %zu",
-                     names[i], ms[0], ratio[0], ms[1], ratio[1], peak);
+                     names[form], ms[0], ratio[0], ms[1], ratio[1], peak);
     }
-    free(ratios);
-    free(times);
 }
 
 int main(int argc, char **argv)
@@ -122,11 +124,15 @@ int main(int argc, char **argv)
         { "rows", "number of positions", &rows, 1, NULL },
         { "width", "elements of a position", &width, 1, NULL },
         { "vocabulary", "number of classes", &vocabulary, 1, NULL },
-        { "rounds", "number of measurements", &rounds, 1, NULL },
+        { "rounds", "number of measurements, 64 at most", &rounds, 1, NULL },
         { 0 },
     };
     BenchOptions options =
         bench_begin_with(argc, argv, "the loss of a linear layer by blocks of rows", more);
+    if (rounds > MAX_ROUNDS) {
+        fprintf(stderr, "--rounds is %lld, expected at most %d\n", (long long)rounds, MAX_ROUNDS);
+        return 2;
+    }
     printf("%lld x %lld to %lld classes, %s; ms, and MB beyond arguments and gradients\n",
            (long long)rows, (long long)width, (long long)vocabulary, bench_where(&options).text);
     printf("%-16s %12s %8s %12s %8s %10s\n", "", "forward", "ratio", "both", "ratio", "MB");

@@ -9,20 +9,20 @@
  * blocks: it computes a block's logits, overwrites them by h, and multiplies h by weight and by x.
  * The sums over r and c are saved; the backward pass scales them by g / W.
  *
- * Instead it could save l and compute the logits again in the backward pass. That is a fourth product
- * of R V D multiplications beside three, a third more time, and saves dx and dweight, (R + V) D.
- * Here they are few beside the logits, R V, since D is smaller than R and V. In the usual step the
- * loss is the tape's last node, so they live while nothing else is computed. And the saving can be had:
- * the operation within tape_recompute computes the logits twice and saves nothing, since it computes
- * no gradients that no node will use: of arguments that require none, and without recording, as in
- * an evaluation and in the first run of tape_recompute. A weight that is shared, as with an
- * embedding, gets the saved sums as one more contribution.
+ * Instead it could save l and compute the logits again in the backward pass: four products of R V D
+ * multiplications in place of three, a third more time, without the saved sums, (R + V) D. These are
+ * few beside the logits, R V, since D is smaller than R and V; and mostly the loss is the tape's
+ * last node, so that they are freed before any other gradient is computed. Whoever needs that memory
+ * calls the operation within tape_recompute, whose first run records nothing. No gradient is
+ * computed where none is required: without recording, as in an evaluation, and of constants. To the
+ * gradient of a shared weight, such as an embedding, the saved sums are one more contribution.
  *
- * One block's logits are saved in place of the sums: h then overwrites them in the backward pass,
- * and the products go to the gradients directly, as those of the two operations, bit by bit.
+ * With one block its logits are saved in place of the sums. The backward pass overwrites them by
+ * g / W h, and its products add to the gradients directly, as those of op_linear.
  *
- * Every block reads and writes the sum dweight once, 2 V D Reals for 2 rows V D flops of its
- * product: it is the number of rows that makes the product as fast as that of all rows. */
+ * Every block reads and writes the sum dweight, 2 V D Reals, for 2 rows V D flops: the number of rows
+ * makes this product fast. In bf16 logits are Real; h is rounded for the products, the sums are not.
+ */
 #include "ext/linear_cross_entropy/linear_cross_entropy.h"
 #include "ext/linear_cross_entropy/kernels.h"
 
@@ -133,12 +133,6 @@ static const LinearCrossEntropyKernels *kernels_for(const Classifier *in)
     return linear_cross_entropy_kernels(tape_device(in->tape), in->x.type);
 }
 
-/* The kernels of logits, which are Real in bf16 too, and of h in their memory. */
-static const Kernels *real_kernels(const Classifier *in)
-{
-    return op_kernels_on(tape_device(in->tape), TENSOR_REAL);
-}
-
 static LogitsBlock block_of(const Classifier *in, const Tensor *logits, const Tensor *l)
 {
     return (LogitsBlock){ .logits = logits->data,
@@ -149,13 +143,14 @@ static LogitsBlock block_of(const Classifier *in, const Tensor *logits, const Te
                           .V = in->V };
 }
 
-/* logits [R, V] = x [R, D] weight^T [D, V] + bias */
+/* logits [R, V] = x [R, D] weight^T [D, V] + bias: Real, in bf16 too */
 static void compute_logits(const Classifier *in, Real *logits)
 {
     op_product(in->tape, (Result){ logits, TENSOR_REAL, false }, in->x, in->weight,
                (Product){ .n = in->R, .k = in->D, .m = in->V, .transpose_b = true, .count = 1 });
     if (in->bias)
-        real_kernels(in)->linear_activate(logits, NULL, in->bias, ACTIVATION_NONE, in->R, in->V);
+        op_kernels_on(tape_device(in->tape), TENSOR_REAL)
+            ->linear_activate(logits, NULL, in->bias, ACTIVATION_NONE, in->R, in->V);
 }
 
 /* For h in the dtype of x, which products take: the logits themselves, or a new tensor. */
@@ -175,7 +170,7 @@ static Product product_for_weight(const Classifier *in)
     return (Product){ .n = in->V, .k = in->R, .m = in->D, .transpose_a = true, .count = 1 };
 }
 
-/* ------------------------------------------------------------------------------------- one block */
+/* ------------------------------------------------------------------------------------ one block */
 enum { SAVED_LOGITS, SAVED_L };
 
 static void one_block_backward(Node *node)
@@ -187,7 +182,7 @@ static void one_block_backward(Node *node)
                            block_of(&in, logits, node->saved[SAVED_L]));
     const Gradient dbias = tape_contribution(node, node->inputs[BIAS]);
     if (dbias.data)
-        real_kernels(&in)->column_sums(dbias, logits->data, in.R, in.V);
+        kernels_of(h)->column_sums(dbias, h->data, in.R, in.V);
     op_contribute_product(node, node->inputs[X], operand_of(h), in.weight, product_for_x(&in));
     op_contribute_product(node, node->inputs[WEIGHT], operand_of(h), in.x, product_for_weight(&in));
     if (h != logits)
@@ -206,7 +201,7 @@ static void one_block_forward(const Classifier *in, Node *node, Real *losses)
     node->saved[SAVED_L] = l;
 }
 
-/* ----------------------------------------------------------------------------------- more blocks */
+/* ---------------------------------------------------------------------------------- more blocks */
 /* saved[X], saved[WEIGHT], saved[BIAS]: the sums of their gradients */
 
 static void blocks_backward(Node *node)
@@ -222,9 +217,8 @@ static void blocks_backward(Node *node)
 }
 
 /* Adds the products of the rows from `first` on to the sums, of which those that no gradient
- * requires are NULL. logits: h in Real. */
-static void add_sums(const Classifier *in, Tensor *const *sums, const Tensor *h, const Real *logits,
-                     int64_t first)
+ * requires are NULL. */
+static void add_sums(const Classifier *in, Tensor *const *sums, const Tensor *h, int64_t first)
 {
     const Tensor *dx = sums[X], *dweight = sums[WEIGHT], *dbias = sums[BIAS];
     if (dx)
@@ -234,7 +228,7 @@ static void add_sums(const Classifier *in, Tensor *const *sums, const Tensor *h,
         op_product(in->tape, (Result){ dweight->data, TENSOR_REAL, first > 0 }, operand_of(h),
                    in->x, product_for_weight(in));
     if (dbias)
-        real_kernels(in)->column_sums((Gradient){ dbias->data, first > 0 }, logits, in->R, in->V);
+        kernels_of(h)->column_sums((Gradient){ dbias->data, first > 0 }, h->data, in->R, in->V);
 }
 
 static void blocks_forward(const Classifier *all, int64_t blocks, Node *node, Real *losses)
@@ -255,7 +249,7 @@ static void blocks_forward(const Classifier *all, int64_t blocks, Node *node, Re
         kernels_for(&in)->rows(losses + first, h ? h->data : NULL, NULL, NULL,
                                block_of(&in, logits, l));
         if (h)
-            add_sums(&in, sums, h, logits->data, first);
+            add_sums(&in, sums, h, first);
     }
     node->backward = blocks_backward;
     if (h != logits)
@@ -264,7 +258,7 @@ static void blocks_forward(const Classifier *all, int64_t blocks, Node *node, Re
     tape_scratch_free(tape, logits);
 }
 
-/* ----------------------------------------------------------------------------------- constructor */
+/* ---------------------------------------------------------------------------------- constructor */
 #define LABEL(argument) "op_linear_cross_entropy: " #argument
 
 static void check_layer(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
@@ -295,9 +289,10 @@ static void check_classes(Tape *tape, Tensor *x, Tensor *weight, Tensor *targets
     tape_use_real(tape, LABEL(weights), weights);
     check_one_per_row(tape, LABEL(weights), weights, x, "x");
     if (op_check_weights(tape, LABEL(weights), weights))
-        tape_error(
-            tape, "op_linear_cross_entropy: the weights of all %lld rows are 0, expected one above",
-            (long long)tensor_count(weights));
+        tape_error(tape,
+                   "op_linear_cross_entropy: the weights of all %lld rows are 0, "
+                   "expected one above",
+                   (long long)tensor_count(weights));
 }
 
 Tensor *op_linear_cross_entropy(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,

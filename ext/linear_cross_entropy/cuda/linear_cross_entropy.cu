@@ -14,8 +14,9 @@ __global__ void logits_rows(Real *losses, T *h, const Real *g, const Real *W, Lo
             block.l[r] = l;
             losses[r] = weight == 0 ? 0 : -weight * log_probability(logits[target], l);
         }
-        __syncwarp(); /* h may be the logits */
-        if (LANES > WARP)
+        if (LANES == WARP) /* h may be the logits, of which a lane reads the target's */
+            __syncwarp();
+        else
             __syncthreads();
         const Real factor = (Real)((double)weight * scale);
         LANE_FOR(c, h ? block.V : 0, LANES) {
