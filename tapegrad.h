@@ -114,6 +114,7 @@
 #include "ext/features/features.h"
 #include "ext/gates/gates.h"
 #include "ext/images/images.h"
+#include "ext/linear_cross_entropy/linear_cross_entropy.h"
 #include "ext/losses/losses.h"
 #include "ext/lsh/lsh.h"
 #include "ext/mixture/mixture.h"

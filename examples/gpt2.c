@@ -73,9 +73,9 @@ int main(int argc, char **argv)
         x = nn_embedding_forward(tape, &tokens, x);
         x = op_add(tape, x, op_slice(tape, positions.weight, 0, 0, LENGTH));
         x = nn_transformer_forward(tape, &transformer, x, (AttentionOptions){ 0 });
-        x = op_linear(tape, x, tokens.weight, NULL); /* tied: logits [BATCH, LENGTH, vocabulary] */
         Tensor *targets = tape_input_i32(tape, next[0], shape(BATCH, LENGTH));
-        Tensor *loss = op_cross_entropy(tape, x, targets, NULL);
+        /* Tied: the logits are op_linear(tape, x, tokens.weight, NULL). */
+        Tensor *loss = op_linear_cross_entropy(tape, x, tokens.weight, NULL, targets, NULL);
         tape_backward(tape, loss);
         params_clip_gradients(params, 1);
         optim_step(optimizer);

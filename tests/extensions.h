@@ -8,6 +8,7 @@
 #include "ext/delta/tests/operations.h"
 #include "ext/features/tests/operations.h"
 #include "ext/images/tests/operations.h"
+#include "ext/linear_cross_entropy/tests/operations.h"
 #include "ext/losses/tests/operations.h"
 #include "ext/lsh/tests/operations.h"
 #include "ext/mixture/tests/operations.h"
@@ -21,6 +22,7 @@
     DELTA_OPERATIONS(ROW)                                                                          \
     FEATURES_OPERATIONS(ROW)                                                                       \
     IMAGES_OPERATIONS(ROW)                                                                         \
+    LINEAR_CROSS_ENTROPY_OPERATIONS(ROW)                                                           \
     LOSSES_OPERATIONS(ROW)                                                                         \
     LSH_OPERATIONS(ROW)                                                                            \
     MIXTURE_OPERATIONS(ROW)                                                                        \
@@ -34,6 +36,7 @@
     DELTA_RANDOM_ROWS(ROW)                                                                         \
     FEATURES_RANDOM_ROWS(ROW)                                                                      \
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
+    LINEAR_CROSS_ENTROPY_RANDOM_ROWS(ROW)                                                          \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \
     LSH_RANDOM_ROWS(ROW)                                                                           \
     MIXTURE_RANDOM_ROWS(ROW)                                                                       \
