@@ -298,7 +298,7 @@ ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
 }
 
 /* c [columns] += factor x */
-ALWAYS_INLINE void add_multiple(Real *c, Real factor, const Real *x, int64_t columns)
+ALWAYS_INLINE void add_scaled_row(Real *c, Real factor, const Real *x, int64_t columns)
 {
     for (int64_t v = 0; v < columns; v += LANES)
         *at_vector(c + v) = multiply_add(broadcast(factor), vector(x + v), vector(c + v));
@@ -322,8 +322,8 @@ __attribute__((noinline)) WHOLE_VECTORS static void add_visible_queries(const Ke
                 continue;
             }
             for (int64_t row = maximum(i, begin[j]); row < minimum(i + ROWS, end[j]); row++)
-                add_multiple(sums + row * columns, P.data[row * P.row + j * P.column],
-                             of_keys.data + j * of_keys.row, columns);
+                add_scaled_row(sums + row * columns, P.data[row * P.row + j * P.column],
+                               of_keys.data + j * of_keys.row, columns);
             next++;
         }
 }
@@ -346,8 +346,8 @@ __attribute__((noinline)) WHOLE_VECTORS static void add_visible_keys(const KeyTi
         for (int64_t row = j; row < j + ROWS; row++)
             for (int64_t i = k->begin[row]; i < minimum(k->end[row], k->queries); i++)
                 if (i < begin || i >= end)
-                    add_multiple(sums + row * columns, P.data[row * P.row + i * P.column],
-                                 of_queries.data + i * of_queries.row, columns);
+                    add_scaled_row(sums + row * columns, P.data[row * P.row + i * P.column],
+                                   of_queries.data + i * of_queries.row, columns);
     }
 }
 
