@@ -4,6 +4,18 @@
 #include <stdlib.h>
 #include <time.h>
 
+#ifdef _WIN32 /* without windows.h, whose macros the one file would have, too */
+__declspec(dllimport) int __stdcall QueryPerformanceCounter(int64_t *count);
+__declspec(dllimport) int __stdcall QueryPerformanceFrequency(int64_t *count);
+
+double profile_now(void)
+{
+    int64_t count, frequency;
+    QueryPerformanceCounter(&count);
+    QueryPerformanceFrequency(&frequency);
+    return 1e3 * (double)count / (double)frequency;
+}
+#else
 double profile_now(void)
 {
     struct timespec now;
@@ -14,6 +26,7 @@ double profile_now(void)
 #endif
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
+#endif
 
 static void *open_plain(int count)
 {

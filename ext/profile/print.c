@@ -14,7 +14,7 @@ typedef struct Output {
     size_t size, length;
 } Output;
 
-__attribute__((format(printf, 2, 3))) static void add(Output *out, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void append_line(Output *out, const char *format, ...)
 {
     char line[MAX_LINE];
     va_list arguments;
@@ -47,7 +47,7 @@ static BytesText bytes_text(int64_t bytes)
     return result;
 }
 
-static double share(double of, double all)
+static double percent(double of, double all)
 {
     return all > 0 ? 100 * of / all : 0;
 }
@@ -55,42 +55,43 @@ static double share(double of, double all)
 static void print_operations(Output *out, const TapeProfile *profile)
 {
     double forward = 0, backward = 0;
-    add(out, "%-32s %7s %11s %11s %7s %11s %11s\n", "operation", "calls", "forward ms",
-        "backward ms", "share", "results", "saved");
+    append_line(out, "%-32s %7s %11s %11s %7s %11s %11s\n", "operation", "calls", "forward ms",
+                "backward ms", "share", "results", "saved");
     for (int i = 0; i < profile->operation_count; i++) {
         const ProfileOperation *row = &profile->operations[i];
-        const double all = share(row->forward_ms + row->backward_ms, profile->milliseconds);
-        add(out, "%-32.32s %7lld %11.3f ", row->name, (long long)row->calls, row->forward_ms);
+        const double all = percent(row->forward_ms + row->backward_ms, profile->milliseconds);
+        append_line(out, "%-32.32s %7lld %11.3f ", row->name, (long long)row->calls,
+                    row->forward_ms);
         if (row->section) {
-            add(out, "%11s %5.1f %%\n", "", all);
+            append_line(out, "%11s %5.1f %%\n", "", all);
             continue;
         }
         forward += row->forward_ms;
         backward += row->backward_ms;
-        add(out, "%11.3f %5.1f %% %11s %11s\n", row->backward_ms, all,
-            bytes_text(row->result_bytes).text, bytes_text(row->saved_bytes).text);
+        append_line(out, "%11.3f %5.1f %% %11s %11s\n", row->backward_ms, all,
+                    bytes_text(row->result_bytes).text, bytes_text(row->saved_bytes).text);
     }
-    add(out, "%-32s %7s %11.3f %11s %5.1f %%\n", "outside of operations", "", profile->outside_ms,
-        "", share(profile->outside_ms, profile->milliseconds));
-    add(out, "%.3f ms, %.3f of them forward, %.3f backward\n", profile->milliseconds, forward,
-        backward);
+    append_line(out, "%-32s %7s %11.3f %11s %5.1f %%\n", "outside of operations", "",
+                profile->outside_ms, "", percent(profile->outside_ms, profile->milliseconds));
+    append_line(out, "%.3f ms, %.3f of them forward, %.3f backward\n", profile->milliseconds,
+                forward, backward);
 }
 
 static void print_tensors(Output *out, const TapeProfile *profile)
 {
     static const char *const types[] = { "", " int32", " bf16" }; /* by TensorType */
     const bool named = *profile->peak_operation;
-    add(out, "\npeak memory %s%s%s%s\n", bytes_text(profile->peak_bytes).text, named ? ", in " : "",
-        profile->peak_operation,
-        !named                   ? ""
-        : profile->peak_backward ? " backward"
-                                 : " forward");
-    add(out, "%s of the tape's tensors, %s of weights, workspaces and others\n",
-        bytes_text(profile->live_bytes).text,
-        bytes_text(profile->peak_bytes - profile->live_bytes).text);
+    append_line(out, "\npeak memory %s%s%s%s\n", bytes_text(profile->peak_bytes).text,
+                named ? ", in " : "", profile->peak_operation,
+                !named                   ? ""
+                : profile->peak_backward ? " backward"
+                                         : " forward");
+    append_line(out, "%s of the tape's tensors, %s of weights, workspaces and others\n",
+                bytes_text(profile->live_bytes).text,
+                bytes_text(profile->peak_bytes - profile->live_bytes).text);
     if (profile->tensor_count > 0)
-        add(out, "%-32s %-8s %-26s %7s %11s %7s\n", "alive at the peak, made by", "", "shape",
-            "tensors", "bytes", "share");
+        append_line(out, "%-32s %-8s %-26s %7s %11s %7s\n", "alive at the peak, made by", "",
+                    "shape", "tensors", "bytes", "share");
     int64_t rest = 0, rest_bytes = 0;
     for (int i = 0; i < profile->tensor_count; i++) {
         const ProfileTensors *group = &profile->tensors[i];
@@ -101,15 +102,16 @@ static void print_tensors(Output *out, const TapeProfile *profile)
             rest_bytes += group->bytes;
             continue;
         }
-        add(out, "%-32.32s %-8s %-26.26s %7lld %11s %5.1f %%\n",
-            *group->operation ? group->operation : "(the program)",
-            group->gradient ? "gradient" : "", shape, (long long)group->count,
-            bytes_text(group->bytes).text,
-            share((double)group->bytes, (double)profile->peak_bytes));
+        append_line(out, "%-32.32s %-8s %-26.26s %7lld %11s %5.1f %%\n",
+                    *group->operation ? group->operation : "(the program)",
+                    group->gradient ? "gradient" : "", shape, (long long)group->count,
+                    bytes_text(group->bytes).text,
+                    percent((double)group->bytes, (double)profile->peak_bytes));
     }
     if (rest > 0)
-        add(out, "%-32s %-8s %-26s %7lld %11s %5.1f %%\n", "smaller ones", "", "", (long long)rest,
-            bytes_text(rest_bytes).text, share((double)rest_bytes, (double)profile->peak_bytes));
+        append_line(out, "%-32s %-8s %-26s %7lld %11s %5.1f %%\n", "smaller ones", "", "",
+                    (long long)rest, bytes_text(rest_bytes).text,
+                    percent((double)rest_bytes, (double)profile->peak_bytes));
 }
 
 static void write_table(Output *out, const char *function, const TapeProfile *profile)

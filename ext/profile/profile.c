@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STAMPS = 2048, FRAMES = 64, ROWS = 256, GROUPS = 128, NONE = -1 };
+enum { STAMPS = 2048, FRAMES = 64, NAMES = 256, LISTED = 128, NONE = -1 };
 
 typedef enum { FORWARD, BACKWARD, SECTION } Pass;
 
@@ -59,7 +59,7 @@ typedef struct Profiler {
     Span spans[STAMPS];
     Frame frames[FRAMES];
     int depth;
-    ProfileOperation rows[ROWS], sorted[ROWS];
+    ProfileOperation rows[NAMES], sorted[NAMES];
     int row_count;
     /* The row of the operation that made each tensor of the step, by its index. */
     int16_t *makers;
@@ -68,25 +68,25 @@ typedef struct Profiler {
     int peak_row;
     int64_t peak_tensors;
     bool changed;
-    ProfileTensors groups[GROUPS];
+    ProfileTensors groups[LISTED];
 } Profiler;
 
 /* ----------------------------------------------------------------------------------------- rows */
 static const char program[] = "", others[] = "(others)";
 
 /* The row of the name that begins the label. Of more names than rows the last has the rest. */
-static int row_of(Profiler *p, const char *label)
+static int find_row(Profiler *p, const char *label)
 {
     char name[sizeof p->rows->name];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(label, ":"), label);
     for (int row = 0; row < p->row_count; row++)
         if (!strcmp(p->rows[row].name, name))
             return row;
-    if (p->row_count == ROWS)
-        return ROWS - 1;
+    if (p->row_count == NAMES)
+        return NAMES - 1;
     ProfileOperation *row = &p->rows[p->row_count];
     *row = (ProfileOperation){ .section = false };
-    strcpy(row->name, p->row_count == ROWS - 1 ? others : name);
+    strcpy(row->name, p->row_count == NAMES - 1 ? others : name);
     return p->row_count++;
 }
 
@@ -222,7 +222,7 @@ static int top_row(Profiler *p)
 }
 
 /* Adds a tensor of the peak to the group of those alike; of more groups the last has the rest. */
-static void add_tensor(void *context, const Tensor *tensor, int64_t index, bool gradient)
+static void add_live_tensor(void *context, const Tensor *tensor, int64_t index, bool gradient)
 {
     Profiler *p = context;
     if (index >= p->peak_tensors)
@@ -232,7 +232,7 @@ static void add_tensor(void *context, const Tensor *tensor, int64_t index, bool 
                        : maker == NONE ? program
                                        : p->rows[maker].name;
     int g = 0;
-    for (; g < p->result.tensor_count && g < GROUPS - 1; g++) {
+    for (; g < p->result.tensor_count && g < LISTED - 1; g++) {
         const ProfileTensors *group = &p->groups[g];
         if (group->operation == name && group->gradient == gradient &&
             group->type == tensor->type && shape_equal(group->shape, tensor->shape))
@@ -242,7 +242,7 @@ static void add_tensor(void *context, const Tensor *tensor, int64_t index, bool 
         p->groups[g] = (ProfileTensors){ name, gradient, tensor->type, tensor->shape, 0, 0 };
         p->result.tensor_count++;
     }
-    if (g == GROUPS - 1)
+    if (g == LISTED - 1)
         p->groups[g] = (ProfileTensors){ .operation = others,
                                          .count = p->groups[g].count,
                                          .bytes = p->groups[g].bytes };
@@ -259,7 +259,7 @@ static void list_live(Profiler *p)
     p->changed = false;
     p->result.tensor_count = 0;
     p->result.live_bytes = 0;
-    tape_each_tensor(p->tape, add_tensor, p);
+    tape_each_tensor(p->tape, add_live_tensor, p);
 }
 
 /* The operation that runs, or has just recorded, has reached a new peak if there is one. */
@@ -283,7 +283,7 @@ static void check_top(Profiler *p)
 /* --------------------------------------------------------------------------------------- events */
 static void begin_forward(Profiler *p, const char *label)
 {
-    const int row = row_of(p, label), running = find_forward(p, row);
+    const int row = find_row(p, label), running = find_forward(p, row);
     check_top(p);
     set_makers(p, top_row(p));
     if (running != NONE && strcmp(label, p->frames[running].label))
@@ -313,7 +313,7 @@ static bool is_kept(const Tape *tape, const Node *node)
 static void end_forward(Profiler *p, const Node *node)
 {
     stamp(p);
-    const int row = row_of(p, node->name), running = find_forward(p, row);
+    const int row = find_row(p, node->name), running = find_forward(p, row);
     set_makers(p, row);
     check_peak(p, row, false);
     if (running != NONE)
@@ -347,7 +347,7 @@ static void begin_backward(Profiler *p, const Node *node)
     check_top(p);
     set_makers(p, top_row(p));
     stamp(p);
-    push(p, (Frame){ .row = row_of(p, node->name), .pass = BACKWARD, .node = node });
+    push(p, (Frame){ .row = find_row(p, node->name), .pass = BACKWARD, .node = node });
 }
 
 static void before_free(Profiler *p, const Node *node)
@@ -498,7 +498,7 @@ void tape_profile_enter(TapeProfile *profile, const char *name)
     if (!p || p->ended)
         return;
     error_need("tape_profile_enter", "the name", name);
-    const int row = row_of(p, name);
+    const int row = find_row(p, name);
     p->rows[row].section = true;
     stamp(p);
     push(p, (Frame){ .row = row, .pass = SECTION });
