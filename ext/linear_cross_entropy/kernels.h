@@ -16,8 +16,8 @@ typedef struct LogitsBlock {
 /* h and dx have the dtype of activations, all others are Real. */
 typedef struct LinearCrossEntropyKernels {
     /* l, and losses [R] = w_r (l_r - logits_r,t_r), unless losses is NULL: then l is given.
-     * h [R, V] = scale w_r (softmax(logits_r) - [c = t_r]), unless h is NULL; scale is *g / *W, or 1
-     * if they are NULL. A Real h may be the logits' memory; another one makes them undefined. */
+     * h [R, V] = scale w_r (softmax(logits_r) - [c = t_r]), unless h is NULL; scale is *g / *W, or
+     * 1 if they are NULL. A Real h is the logits' memory; another one makes them undefined. */
     void (*rows)(Real *losses, Real *h, const Real *g, const Real *W, LogitsBlock block);
     /* W [] = sum_r w_r, out [] = sum_r losses_r / W */
     void (*mean)(Real *out, Real *W, const Real *losses, const Real *weights, int64_t R);

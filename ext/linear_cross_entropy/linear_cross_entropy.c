@@ -9,20 +9,21 @@
  * blocks: it computes a block's logits, overwrites them by h, and multiplies h by weight and by x.
  * The sums over r and c are saved; the backward pass scales them by g / W.
  *
- * Instead it could save l and compute the logits again in the backward pass: four products of R V D
- * multiplications in place of three, a third more time, without the saved sums, (R + V) D. These are
- * few beside the logits, R V, since D is smaller than R and V; and mostly the loss is the tape's
- * last node, so that they are freed before any other gradient is computed. Whoever needs that memory
- * calls the operation within tape_recompute, whose first run records nothing. No gradient is
- * computed where none is required: without recording, as in an evaluation, and of constants. To the
- * gradient of a shared weight, such as an embedding, the saved sums are one more contribution.
+ * Instead it could save l and compute the logits again in the backward pass: four products of
+ * R V D multiplications in place of three, a third more time, without the saved sums, (R + V) D.
+ * These are few beside the logits, R V, since D is smaller than R and V; and mostly the loss is the
+ * tape's last node, so that they are freed before any other gradient is computed. Whoever needs
+ * that memory calls the operation within tape_recompute, whose first run records nothing. No
+ * gradient is computed where none is required: without recording, as in an evaluation, and of
+ * constants. To the gradient of a shared weight, such as an embedding, the saved sums are one more
+ * contribution.
  *
  * With one block its logits are saved in place of the sums. The backward pass overwrites them by
  * g / W h, and its products add to the gradients directly, as those of op_linear.
  *
- * Every block reads and writes the sum dweight, 2 V D Reals, for 2 rows V D flops: the number of rows
- * makes this product fast. In bf16 logits are Real; h is rounded for the products, the sums are not.
- */
+ * Every block reads and writes the sum dweight, 2 V D Reals, for 2 rows V D flops: the number of
+ * rows makes this product fast. In bf16 logits are Real; h is rounded for the products, the sums
+ * are not. */
 #include "ext/linear_cross_entropy/linear_cross_entropy.h"
 #include "ext/linear_cross_entropy/kernels.h"
 
