@@ -26,8 +26,8 @@ find tensor autograd ops nn optim distributed ext -depth \( -name cpu -o -name c
 
 as_printed "$without_backends" &
 one_line=$!
-tests='operations elementwise rows products layout random attention softmax_attention visible_pairs gates vectors layers qwen3_next
-       params optim checkpoint distributed file tape recompute replay recovery math'
+tests='operations elementwise rows products layout random attention softmax_attention visible_pairs gates vectors layers
+       qwen3_next params optim checkpoint distributed file tape recompute replay recovery math'
 names="$(printf 'test_%s ' $tests)$(basename -s .c ext/*/tests/test_*.c | xargs)"
 make -s CUDA=no CC="${CC:-gcc}" ONLY="$names" test-programs build/examples/copy_task build/examples/tiny_gpt
 wait $one_line
