@@ -659,7 +659,9 @@ TEST(an_exported_model_computes_the_logits)
             logits[i] = (Real)value;
         }
         fclose(file);
-        assert_close(logits, expected, CONTEXT * ITEMS, 1e-6);
+        /* In float the library has an error of its own. */
+        assert_close(logits, expected, CONTEXT * ITEMS,
+                     sizeof(Real) == sizeof(double) ? 1e-6 : 4e-6);
         tape_free(tape);
         params_free(params);
     }
