@@ -27,10 +27,13 @@ typedef struct TapeObserver {
     void *context;
 } TapeObserver;
 
+/* Whether the tape has an observer. Raises, with the name `function`, when the tape is NULL or was
+ * freed. */
+bool tape_is_observed(const Tape *tape, const char *function);
+
 /* Sets the tape's observer, which the caller keeps; NULL: none. While there is one, tape_replay
- * calls its function each time: a captured step would show no operations. Raises, with the name
- * `function`, when the tape is NULL or was freed, or has an observer already. */
-void tape_observe(Tape *tape, const char *function, TapeObserver *observer);
+ * calls its function each time: a captured step would show no operations. */
+void tape_observe(Tape *tape, TapeObserver *observer);
 
 /* Visits the tensors that own storage now, and the gradients that do, the latest first. index: how
  * many tensors the step made before it, TapeMark's count; -1: of tape_persistent. */

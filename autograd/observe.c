@@ -1,12 +1,15 @@
 /* Observing a tape: the nucleus says what happens, an extension makes something of it. */
 #include "autograd/internal.h"
 
-void tape_observe(Tape *tape, const char *function, TapeObserver *observer)
+bool tape_is_observed(const Tape *tape, const char *function)
 {
     error_need(function, "the tape", tape);
     tape_check_not_freed(tape, function);
-    if (observer && tape->observer)
-        error_raise("%s: the tape has a profile already, expected one at a time", function);
+    return tape->observer != NULL;
+}
+
+void tape_observe(Tape *tape, TapeObserver *observer)
+{
     tape->observer = observer;
 }
 

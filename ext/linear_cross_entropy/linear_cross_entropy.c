@@ -219,7 +219,8 @@ static void blocks_backward(Node *node)
 
 /* Adds the products of the rows from `first` on to the sums, of which those that no gradient
  * requires are NULL. */
-static void add_sums(const Classifier *in, Tensor *const *sums, const Tensor *h, int64_t first)
+static void add_gradients_of_rows(const Classifier *in, Tensor *const *sums, const Tensor *h,
+                                  int64_t first)
 {
     const Tensor *dx = sums[X], *dweight = sums[WEIGHT], *dbias = sums[BIAS];
     if (dx)
@@ -250,7 +251,7 @@ static void blocks_forward(const Classifier *all, int64_t blocks, Node *node, Re
         kernels_for(&in)->rows(losses + first, h ? h->data : NULL, NULL, NULL,
                                block_of(&in, logits, l));
         if (h)
-            add_sums(&in, sums, h, first);
+            add_gradients_of_rows(&in, sums, h, first);
     }
     node->backward = blocks_backward;
     if (h != logits)

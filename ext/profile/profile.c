@@ -195,22 +195,30 @@ static int find_pass(const Profiler *p, Pass pass, const Node *node)
 }
 
 /* --------------------------------------------------------------------------------------- memory */
+/* Whether there is memory for the makers of `count` tensors. */
+static bool reserve_makers(Profiler *p, int64_t count)
+{
+    if (count <= p->maker_capacity)
+        return true;
+    const int64_t capacity = 2 * count + 1024;
+    int16_t *makers = memory_allocate((size_t)capacity * sizeof *makers);
+    if (!makers)
+        return false;
+    if (p->maker_count > 0)
+        memcpy(makers, p->makers, (size_t)p->maker_count * sizeof *makers);
+    free(p->makers);
+    p->makers = makers;
+    p->maker_capacity = capacity;
+    return true;
+}
+
 /* The tensors made since the last call are the row's. */
 static void set_makers(Profiler *p, int row)
 {
     const int64_t count = tape_mark(p->tape).tensors;
-    if (count > p->maker_capacity) {
-        const int64_t capacity = 2 * count + 1024;
-        const size_t bytes = (size_t)capacity * sizeof *p->makers;
-        int16_t *makers = memory_allocate(bytes);
-        if (!makers)
-            tape_error(p->tape, "tape_profile: %s", device_exhausted(p->device, bytes).text);
-        if (p->maker_count > 0)
-            memcpy(makers, p->makers, (size_t)p->maker_count * sizeof *makers);
-        free(p->makers);
-        p->makers = makers;
-        p->maker_capacity = capacity;
-    }
+    if (!reserve_makers(p, count))
+        tape_error(p->tape, "tape_profile: %s",
+                   device_exhausted(p->device, (size_t)count * sizeof *p->makers).text);
     while (p->maker_count < count)
         p->makers[p->maker_count++] = (int16_t)row;
 }
@@ -399,7 +407,8 @@ static void observe(void *context, TapeEvent event, const char *label, const Nod
 TapeProfile *tape_profile_begin(Tape *tape)
 {
     static const char name[] = "tape_profile_begin";
-    error_need(name, "the tape", tape);
+    if (tape_is_observed(tape, name))
+        error_raise("%s: the tape has a profile already, expected one at a time", name);
     Device *device = tape_device(tape);
     if (device_is_capturing(device))
         error_raise("%s: within a captured step of tape_replay, expected before it", name);
@@ -412,8 +421,8 @@ TapeProfile *tape_profile_begin(Tape *tape)
                      .peak_row = NONE,
                      .changed = true };
     p->stamps = profile_clock(device)->open(STAMPS);
-    if (!p->stamps) {
-        free(p);
+    if (!p->stamps || !reserve_makers(p, tape_mark(tape).tensors)) {
+        tape_profile_free(&p->result);
         error_raise("%s: %s", name, device_exhausted(device, STAMPS * sizeof(double)).text);
     }
     device_wait(device);
@@ -421,7 +430,7 @@ TapeProfile *tape_profile_begin(Tape *tape)
     p->result.peak_bytes = (int64_t)device_memory(device).peak;
     p->peak_tensors = tape_mark(tape).tensors;
     set_makers(p, NONE);
-    tape_observe(tape, name, &p->observer);
+    tape_observe(tape, &p->observer);
     p->begin = profile_now();
     stamp(p);
     return &p->result;
@@ -469,7 +478,7 @@ void tape_profile_end(TapeProfile *profile)
         error_raise("%s: the profile has ended already", name);
     if (!p->tape)
         error_raise("%s: the tape was freed before its profile ended", name);
-    tape_observe(p->tape, name, NULL);
+    tape_observe(p->tape, NULL);
     p->ended = true;
     check_top(p);
     list_live(p);
@@ -486,8 +495,9 @@ void tape_profile_free(TapeProfile *profile)
     if (!p)
         return;
     if (p->tape && !p->ended)
-        tape_observe(p->tape, "tape_profile_free", NULL);
-    profile_clock(p->device)->close(p->stamps);
+        tape_observe(p->tape, NULL);
+    if (p->stamps)
+        profile_clock(p->device)->close(p->stamps);
     free(p->makers);
     free(p);
 }

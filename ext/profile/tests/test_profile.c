@@ -187,7 +187,8 @@ TEST(a_large_product_has_most_of_the_time)
     const ProfileOperation *row = row_of(profile, "op_matmul");
     ck_assert_int_eq(row->calls, STEPS);
     ck_assert_double_le(row->forward_ms + row->backward_ms, profile->milliseconds);
-    ck_assert_double_ge(row->forward_ms + row->backward_ms, 0.7 * profile->milliseconds);
+    ck_assert_double_ge(row->forward_ms + row->backward_ms,
+                        (SLOW ? 0.2 : 0.7) * profile->milliseconds);
     ck_assert_str_eq(profile->operations[0].name, "op_matmul");
     tape_profile_free(profile);
     tape_free(tape);
