@@ -88,8 +88,8 @@ typedef struct Classifier {
 } Classifier;
 
 /* The node's inputs; and W, which is saved, in both forms of the backward pass. */
-enum { X, WEIGHT, BIAS, TARGETS, WEIGHTS };
-enum { SAVED_W = BIAS + 1 };
+enum { INPUT_X, INPUT_WEIGHT, INPUT_BIAS, INPUT_TARGETS, INPUT_WEIGHTS };
+enum { SAVED_W = INPUT_BIAS + 1 };
 
 /* The weight in the dtype of x: itself, its Params' copy, or *copy, a tensor of the tape. */
 static Operand weight_as(TensorType type, Tape *tape, Tensor *weight, Tensor **copy)
@@ -107,19 +107,20 @@ static Operand weight_as(TensorType type, Tape *tape, Tensor *weight, Tensor **c
 
 static Classifier classifier_of(Tape *tape, Tensor *const *inputs, Tensor **copy)
 {
-    const Tensor *x = inputs[X], *bias = inputs[BIAS], *weights = inputs[WEIGHTS];
+    const Tensor *x = inputs[INPUT_X], *bias = inputs[INPUT_BIAS], *weights = inputs[INPUT_WEIGHTS];
     return (Classifier){ .tape = tape,
                          .x = operand_of(x),
-                         .weight = weight_as(x->type, tape, inputs[WEIGHT], copy),
+                         .weight = weight_as(x->type, tape, inputs[INPUT_WEIGHT], copy),
                          .bias = bias ? bias->data : NULL,
                          .weights = weights ? weights->data : NULL,
-                         .targets = inputs[TARGETS]->integers,
+                         .targets = inputs[INPUT_TARGETS]->integers,
                          .R = shape_rows(x->shape),
                          .D = shape_columns(x->shape),
-                         .V = inputs[WEIGHT]->shape.size[0] };
+                         .V = inputs[INPUT_WEIGHT]->shape.size[0] };
 }
 
-static Classifier rows_of(const Classifier *all, const Tensor *x, int64_t first, int64_t rows)
+static Classifier classifier_rows(const Classifier *all, const Tensor *x, int64_t first,
+                                  int64_t rows)
 {
     Classifier in = *all;
     in.x.data = tensor_elements_on(x, in.x.data, first * in.D);
@@ -181,11 +182,13 @@ static void one_block_backward(Node *node)
     Tensor *h = memory_of_h(&in, logits);
     kernels_for(&in)->rows(NULL, h->data, tape_upstream(node, 0), node->saved[SAVED_W]->data,
                            block_of(&in, logits, node->saved[SAVED_L]));
-    const Gradient dbias = tape_contribution(node, node->inputs[BIAS]);
+    const Gradient dbias = tape_contribution(node, node->inputs[INPUT_BIAS]);
     if (dbias.data)
         kernels_of(h)->column_sums(dbias, h->data, in.R, in.V);
-    op_contribute_product(node, node->inputs[X], operand_of(h), in.weight, product_for_x(&in));
-    op_contribute_product(node, node->inputs[WEIGHT], operand_of(h), in.x, product_for_weight(&in));
+    op_contribute_product(node, node->inputs[INPUT_X], operand_of(h), in.weight,
+                          product_for_x(&in));
+    op_contribute_product(node, node->inputs[INPUT_WEIGHT], operand_of(h), in.x,
+                          product_for_weight(&in));
     if (h != logits)
         tape_scratch_free(node->tape, h);
     tape_scratch_free(node->tape, weight_copy);
@@ -203,12 +206,12 @@ static void one_block_forward(const Classifier *in, Node *node, Real *losses)
 }
 
 /* ---------------------------------------------------------------------------------- more blocks */
-/* saved[X], saved[WEIGHT], saved[BIAS]: the sums of their gradients */
+/* saved[INPUT_X], saved[INPUT_WEIGHT], saved[INPUT_BIAS]: the sums of their gradients */
 
 static void blocks_backward(Node *node)
 {
     const Real *g = tape_upstream(node, 0), *W = node->saved[SAVED_W]->data;
-    for (int i = X; i <= BIAS; i++) {
+    for (int i = INPUT_X; i <= INPUT_BIAS; i++) {
         Tensor *input = node->inputs[i];
         const Gradient gradient = tape_contribution(node, input);
         if (gradient.data)
@@ -222,7 +225,7 @@ static void blocks_backward(Node *node)
 static void add_gradients_of_rows(const Classifier *in, Tensor *const *sums, const Tensor *h,
                                   int64_t first)
 {
-    const Tensor *dx = sums[X], *dweight = sums[WEIGHT], *dbias = sums[BIAS];
+    const Tensor *dx = sums[INPUT_X], *dweight = sums[INPUT_WEIGHT], *dbias = sums[INPUT_BIAS];
     if (dx)
         op_product(in->tape, (Result){ dx->data + first * in->D, TENSOR_REAL, false },
                    operand_of(h), in->weight, product_for_x(in));
@@ -239,14 +242,15 @@ static void blocks_forward(const Classifier *all, int64_t blocks, Node *node, Re
     const int64_t R = all->R, rows = (R + blocks - 1) / blocks;
     Tensor *logits = tape_tensor(tape, shape(rows, all->V)), *h = NULL, **sums = node->saved;
     Tensor *l = tape_tensor(tape, shape(rows, 2));
-    for (int i = X; i <= BIAS; i++)
+    for (int i = INPUT_X; i <= INPUT_BIAS; i++)
         if (node->inputs[i] && node->inputs[i]->requires_grad && tape_is_recording(tape))
             sums[i] = tape_tensor(tape, node->inputs[i]->shape);
-    if (sums[X] || sums[WEIGHT] || sums[BIAS])
+    if (sums[INPUT_X] || sums[INPUT_WEIGHT] || sums[INPUT_BIAS])
         h = memory_of_h(all, logits);
     for (int64_t i = 0; i < blocks; i++) {
         const int64_t first = R * i / blocks;
-        const Classifier in = rows_of(all, node->inputs[X], first, R * (i + 1) / blocks - first);
+        const Classifier in =
+            classifier_rows(all, node->inputs[INPUT_X], first, R * (i + 1) / blocks - first);
         compute_logits(&in, logits->data);
         kernels_for(&in)->rows(losses + first, h ? h->data : NULL, NULL, NULL,
                                block_of(&in, logits, l));
