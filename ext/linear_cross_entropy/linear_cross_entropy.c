@@ -125,7 +125,8 @@ static Classifier classifier_rows(const Classifier *all, const Tensor *x, int64_
     Classifier in = *all;
     in.x.data = tensor_elements_on(x, in.x.data, first * in.D);
     in.targets += first;
-    in.weights += in.weights ? first : 0;
+    if (in.weights)
+        in.weights += first;
     in.R = rows;
     return in;
 }
