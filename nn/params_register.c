@@ -171,7 +171,7 @@ void *params_memory(Params *params, size_t bytes)
     error_need("params_memory", "params", params);
     Memory *memory = memory_allocate(sizeof *memory + bytes);
     if (!memory)
-        error_raise("params_memory: memory is exhausted: %zu bytes", bytes);
+        error_raise("params_memory: memory is exhausted: %lld bytes", (long long)bytes);
     memory->next = params->memory;
     params->memory = memory;
     return memset(memory->bytes, 0, bytes);
