@@ -224,16 +224,16 @@ static bool has_points(const Report *report, int curve)
 /* Mean, minimum and maximum of a curve over some records; "?" if none has its value. */
 static void print_range(const Report *report, int curve, size_t start, size_t end, FILE *gnuplot)
 {
-    const double floor = report->config.values[curve].logarithmic ? 1e-9 : -INFINITY;
+    const double least = report->config.values[curve].logarithmic ? 1e-9 : -INFINITY;
     double sum = 0, low = INFINITY, high = -INFINITY;
     int count = 0;
     for (size_t i = start; i < end; i++) {
         const double y = scaled(report, curve, report->records[i].values[curve]);
         if (isnan(y))
             continue;
-        sum += fmax(y, floor);
-        low = fmin(low, fmax(y, floor));
-        high = fmax(high, fmax(y, floor));
+        sum += fmax(y, least);
+        low = fmin(low, fmax(y, least));
+        high = fmax(high, fmax(y, least));
         count++;
     }
     if (count > 0)

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-enum { MOST_TENSORS = 12, MAX_LINE = 256 };
+enum { LISTED_TENSORS = 12, MAX_LINE = 256 };
 
 /* Where the text goes: to a file, or into size bytes. */
 typedef struct Output {
@@ -97,7 +97,7 @@ static void print_tensors(Output *out, const TapeProfile *profile)
         const ProfileTensors *group = &profile->tensors[i];
         char shape[128];
         snprintf(shape, sizeof shape, "%s%s", shape_text(group->shape).text, types[group->type]);
-        if (i >= MOST_TENSORS) {
+        if (i >= LISTED_TENSORS) {
             rest += group->count;
             rest_bytes += group->bytes;
             continue;
