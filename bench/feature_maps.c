@@ -168,32 +168,40 @@ static void train(const BenchOptions *options, int map, uint64_t seed, int64_t s
     model_free(&m);
 }
 
-/* A line per map and seed, side by side: the loss, the shares. */
+/* Side by side the loss and the dead features: the mean of the seeds, in a band that holds them. */
 static void draw(const char *table, const char *output, const char *program)
 {
     FILE *gnuplot = figure_gnuplot(output, program, table, "csv", 900, 400);
     if (!gnuplot)
         return;
-    fprintf(
-        gnuplot,
-        "set datafile separator ','\ntable = '<cat -- \"$TABLE\"'\n"
-        "seeds = system(\"awk -F, 'NR > 1 && NF == 6 && !seen[$2]++ { print $2 }' "
-        "<\\\"$TABLE\\\"\")\n"
-        "if (!words(seeds)) { print system('printf %%s \"$TABLE\"').' has no row of this figure'; "
-        "exit status 1 }\n"
-        "set xlabel 'steps'\n"
-        "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n");
+    fprintf(gnuplot,
+            "last = system(\"awk -F, 'NF == 6 && $3 + 0 > last { last = $3 + 0 } END { print last "
+            "+ 0 }' "
+            "<\\\"$TABLE\\\"\") + 0\n"
+            "if (!last) { print system('printf %%s \"$TABLE\"').' has no row of this figure'; "
+            "exit status 1 }\n"
+            "bands(name, value) = \"<echo '$\".name.\" << BANDS'; awk -F, -v OFS=, 'NF == 6 && "
+            "$2 + 0 > 0 { print $1, $2, $3, \".value.\" }' <\\\"$TABLE\\\" | "
+            "awk -f bench/bands.awk; echo BANDS\"\n"
+            "load bands('loss', '$4')\nload bands('dead', '100 * $6')\n"
+            "set xtics last / 4\n"
+            "set xlabel 'steps'\n"
+            "set multiplot layout 1,2 title 'Feature maps of linear attention: the copy task'\n");
     for (int panel = 0; panel < 2; panel++) {
+        const char *block = panel ? "dead" : "loss";
         fprintf(gnuplot, panel ? "unset logscale\nunset key\nset format y '%%g'\nset yrange [0:*]\n"
                                  "set ylabel 'dead features, %%'\nplot "
                                : "set logscale y\nset format y '10^{%%T}'\nset ylabel 'loss, nats "
                                  "per symbol'\nplot ");
         for (int i = 0; i < MAPS; i++)
             fprintf(gnuplot,
-                    "for [i=1:words(seeds)] table using (strcol(1) eq '%s' && strcol(2) eq "
-                    "word(seeds, i) ? $3 : NaN):(%s) with lines linewidth 2 linecolor '%s' title "
-                    "(i > 1 ? '' : '%s'), ",
-                    maps[i].name, panel ? "100*$6" : "$4", maps[i].color, maps[i].name);
+                    "$%s index '%s' using 1:3:4 with filledcurves fillstyle transparent solid 0.2 "
+                    "noborder linecolor '%s' notitle, ",
+                    block, maps[i].name, maps[i].color);
+        for (int i = 0; i < MAPS; i++)
+            fprintf(gnuplot,
+                    "$%s index '%s' using 1:2 with lines linewidth 2 linecolor '%s' title '%s', ",
+                    block, maps[i].name, maps[i].color, maps[i].name);
         fprintf(gnuplot, "\n");
     }
     fprintf(gnuplot, "unset multiplot\n");

@@ -40,7 +40,7 @@ draws_later() {
     later=$(tail -n 1 "$name-later.txt")
     check "$1 reports it" grep -q "^$name-later.svg is not drawn: gnuplot was not found" "$name-later.txt"
     check "$1 writes its table" cmp <(head -n 1 "$name.csv") <(head -n 1 "$name-later.csv")
-    check "$1 writes its records" grep -q '"method": "linear"\|"method": "chunked"' "$name-later.json"
+    [ "$2" = csv ] || check "$1 writes its records" grep -q '"method": "linear"\|"method": "chunked"' "$name-later.json"
     check "$1 draws nothing" [ ! -e "$name-later.svg" ]
     draws || return
     check "$1:$later" sh -c "$later"
@@ -133,6 +133,10 @@ cp "$directory/said" "$directory/later.txt"
 draws && check "draws later" sh -c "$(tail -n 1 "$directory/later.txt" | sed "s/-later'.csv/'.csv/")"
 draws && check "the same picture" cmp <(sed s/-later// "$directory/chunks-later.svg") "$directory/chunks.svg"
 draws && check "a table that is none" grep -q "no row of this figure" <("$build/bench/chunks" --draw tests/run --output "$directory/none" 2>&1)
+check "bands.awk has means between the lowest and the highest" [ "$(printf '%s\n' a,1,1,2 a,1,2,4 a,2,1,3 a,2,2,3 b,1,1,7 |
+    awk -f bench/bands.awk | tr '\n' ';')" = "# a;1 2.5 2 3;2 3.5 3 4;;;# b;1 7 7 7;;;" ]
+check "and of consecutive rows their means first" [ "$(printf '%s\n' a,1,1,2 a,1,2,4 a,1,3,5 a,2,1,3 a,2,2,3 a,2,3,9 |
+    awk -v points=2 -f bench/bands.awk | tr '\n' ';')" = "# a;2 3 3 3;3 7 5 9;;;" ]
 mkdir "$directory/books"
 cp examples/sonnets.txt "$directory/books/train.txt" && head -n 50 examples/sonnets.txt >"$directory/books/valid.txt"
 contexts="bench/contexts --build $build --data $directory/books --tokens 64 --steps 60 --evaluate-every 20 --device cpu"
@@ -145,8 +149,18 @@ draws && check "contexts draws the same" cmp "$odd.svg" "$directory/contexts.svg
 check "contexts runs no command" [ ! -e run_by_name ]
 check "contexts goes on" $contexts --contexts "16 32" --attentions "linear" --output "$directory/contexts"
 cp "$directory/said" "$directory/contexts.txt"
-check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linear, context 32" ]
-check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, spikes in [0-9]* tens of steps$" "$directory/contexts.txt"
+check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linear, context 32, seed 1" ]
+check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, seeds 1, spikes in [0-9]* tens of steps$" "$directory/contexts.txt"
+check "contexts of two seeds" $contexts --contexts 16 --attentions linear --seeds "1 2" --output "$directory/contexts"
+check "with their deviation" [ "$(grep -c "^linear  *16  held out [0-9.]* (0.[0-9]*) bits per byte, seeds 2," "$directory/said")" = 1 ]
+check "sizes" bench/sizes --build "$build" --data "$directory/books" --tokens 32 --steps 51 --evaluate-every 51 --device cpu \
+    --contexts 16 --sizes "1 2" --attentions "linear delta" --seeds "1 2" --output "$directory/sizes"
+check "sizes.csv has all runs" [ "$(cut -d, -f1-3 "$directory/sizes.csv" | tail -n +2 | sort | tr '\n' ' ')" = \
+    "delta,1,131072 delta,1,16384 delta,2,131072 delta,2,16384 linear,1,131072 linear,1,16384 linear,2,131072 linear,2,16384 " ]
+cp "$directory/sizes.csv" "$odd.csv"
+draws && check "sizes with an odd name" bench/sizes --draw "$odd.csv" --output "$odd"
+draws && check "sizes draws the same" cmp "$odd.svg" "$directory/sizes.svg"
+check "sizes runs no command" [ ! -e run_by_name ]
 convert() {
     bench/convert --build "$build" --train examples/sonnets.txt --teacher-steps 8 --steps 16 --match 8 --device cpu \
         --model "--layers 1 --heads 2 --head-dim 8 --feed-forward 16 --context 16 --batch 2" "$@"
@@ -175,13 +189,16 @@ check "images" $images --model "$tiny" --attentions "linear softmax"
 check "images' table has softmax without a state too" [ "$(grep -c '^| [a-z-]* *| [0-9.]* | *0.6' "$directory/images.txt")" -eq 3 ]
 check "and no gaps" grep -q '^| linear  *| [0-9.]* *| 0.644 | *[0-9.e+]* | 142.8 | *[0-9.e-]* | *5.5 | *[0-9.]* | *[0-9.]* |$' \
     "$directory/images.txt"
-check "images.csv has the evaluated steps" [ "$(grep -c '^softmax,[24],[0-9.]*,[0-9.]*,[0-9.]' "$directory/images.csv")" -eq 2 ]
+check "images.csv has the evaluated steps" [ "$(grep -c '^softmax,1,[24],[0-9.]*,[0-9.]*,[0-9.]' "$directory/images.csv")" -eq 2 ]
 check "images draws" [ -s "$directory/images-softmax.png" ]
 draws && check "images.svg has both" [ "$(grep -o '>linear<\|>decay<\|>softmax<' "$directory/images.svg" | sort -u | tr -d '\n')" = ">linear<>softmax<" ]
-rm "$directory/images.runs/softmax.txt"
+rm "$directory/images.runs/1/softmax.txt"
 check "images goes on" $images --model "$tiny" --attentions "linear softmax" --steps 5
 cp "$directory/said" "$directory/images-later.txt"
-check "where it stopped" [ "$(grep '^==' "$directory/images-later.txt")" = "== softmax" ]
+check "where it stopped" [ "$(grep '^==' "$directory/images-later.txt")" = "== softmax, seed 1" ]
+check "images of two seeds" $images --model "$tiny" --attentions linear --seeds "1 2" --steps 5
+check "has their mean bits" grep -q '^| linear  *| [0-9.]* ([0-9.]*) | 0.644 | ' "$directory/images.txt"
+check "and both in its table" [ "$(cut -d, -f2 "$directory/images.csv" | sort -u | tr '\n' ' ')" = "1 2 seed " ]
 check "images without data" [ "$(bench/images 2>&1)" = "bench/images: expected --data DIRECTORY or --timed-only" ]
 times="bench/images --build $build --device cpu --threads 1 --batch-drawn 2 --timed-only"
 check "images times alone" $times --model "$tiny" --attentions linear --pixels 8 --output "$directory/timed"
@@ -189,24 +206,29 @@ check "without bits, from half of the pixels" grep -q '^| linear  *| *- | 0.644 
 check "and without options of train" [ "$($times --steps 4 2>&1)" = \
     "bench/images: --steps 4: expected no options of train with --timed-only" ]
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
-    --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
-results figure2 61 softmax lsh-4 linear
+    --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 --seeds "1 2"
+check "figure2.csv has 121 lines" [ "$(wc -l <"$directory/figure2.csv")" -eq 121 ]
+check "of both seeds" [ "$(tail -n +2 "$directory/figure2.csv" | cut -d, -f1,2 | uniq | tr '\n' ' ')" = \
+    "softmax,1 lsh-4,1 linear,1 softmax,2 lsh-4,2 linear,2 " ]
+draws && check "figure2.svg has its methods" [ "$(grep -o '>softmax<\|>lsh-4<\|>linear<' "$directory/figure2.svg" | sort -u | wc -l)" -eq 3 ]
+check "and its runs are removed" [ ! -e "$directory/figure2.runs" ]
 tiny="--device cpu --threads 1 --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8"
 longer="bench/figure2 --build $build $tiny --runs $directory/longer.runs --output $directory/longer"
 timeout --signal=INT 2 $longer --steps 1000000 >"$directory/longer.txt" 2>&1
 check "figure2 stops at its first method" [ "$(grep -c '^==' "$directory/longer.txt")" = 1 ]
-check "and has not ended it" [ ! -e "$directory/longer.runs/softmax.txt" ]
-done=$(tail -n 1 "$directory/longer.runs/softmax.csv" | cut -d, -f1)
+check "and has not ended it" [ ! -e "$directory/longer.runs/1/softmax.txt" ]
+done=$(tail -n 1 "$directory/longer.runs/1/softmax.csv" | cut -d, -f1)
 check "figure2 goes on" $longer --steps $((done + 3))
-check "with the steps after it" [ "$(grep -c '^softmax,' "$directory/longer.csv")" -eq $((done + 3)) ]
+check "with the steps after it" [ "$(grep -c '^softmax,1,' "$directory/longer.csv")" -eq $((done + 3)) ]
 mkdir "$directory/logs"
 for method in softmax lsh-4 linear; do # whose second number is the accuracy, and the third the learning rate
     { echo step,loss,accuracy,learning_rate,seconds
-      awk -F, -v m=$method '$1 == m { print $2 "," $3 "," $4 ",0.001," $5 }' "$directory/figure2.csv"
+      awk -F, -v m=$method '$1 == m && $2 == 1 { print $3 "," $4 "," $5 ",0.001," $6 }' "$directory/figure2.csv"
     } >"$directory/logs/$method.csv"
 done
 draws && check "figure2 has its options below the title" grep -q -e '>--device cpu .* --batch 8<' "$directory/figure2.svg"
 draws && check "and none of logs" bench/figure2 --logs "$directory/logs" --output "$directory/figure2"
+check "figure2 of logs has seed 1" [ "$(cut -d, -f2 "$directory/figure2.csv" | sort -u | tr '\n' ' ')" = "1 seed " ]
 draws_later figure2 csv bench/figure2 --logs "$directory/logs"
 check "figure2 of logs" cmp "$directory/figure2.csv" "$directory/figure2-later.csv"
 draws && check "figure2 marks the drop" bench/figure2 --draw "$directory/figure2.csv" --output "$directory/drop" --drop-at 12
