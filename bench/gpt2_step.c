@@ -60,9 +60,9 @@ static double gpt2_step(const Gpt2 *m, Tape *tape, const int32_t *window)
     x = nn_embedding_forward(tape, &m->tokens, x);
     x = op_add(tape, x, op_slice(tape, m->positions.weight, 0, 0, LENGTH));
     x = nn_transformer_forward(tape, &m->transformer, x, (AttentionOptions){ 0 });
-    x = op_linear(tape, x, m->tokens.weight, NULL); /* tied: logits [BATCH, LENGTH, vocabulary] */
     Tensor *targets = tape_input_i32(tape, window + 1, shape(BATCH, LENGTH));
-    Tensor *loss = op_cross_entropy(tape, x, targets, NULL);
+    Tensor *loss = /* with tied weights */
+        op_linear_cross_entropy(tape, x, m->tokens.weight, NULL, targets, NULL);
     tape_backward(tape, loss);
     optim_step(m->optimizer);
     const double value = tensor_item(loss);

@@ -112,9 +112,12 @@ REAL_KERNEL(store_integers,
 
 /* --------------------------------------------------------------------------------------- losses */
 
-/* out [] = the loss, l [R] of the rows, weight_sum [] = the sum of the weights; all but the logits
- * are Real or int32 */
-KERNEL(cross_entropy_forward, (Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in))
+/* losses [R] = w_r (l_r - logits_r,t_r), and l [R], of the rows; all but the logits are Real or
+ * int32 */
+KERNEL(cross_entropy_forward, (Real *losses, LogSumExp *l, CrossEntropy in))
+/* out [] = the sum of losses [R] / weight_sum, weight_sum [] = that of weights [R]; NULL: all 1 */
+REAL_KERNEL(mean_of_losses, (Real *out, Real *weight_sum, const Real *losses, const Real *weights,
+                             int64_t R))
 /* dlogits [R, C] <- the gradient by logits, from dout [] */
 KERNEL(cross_entropy_backward, (Gradient dlogits, const Real *dout, const LogSumExp *l,
                                 const Real *weight_sum, CrossEntropy in))

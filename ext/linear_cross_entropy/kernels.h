@@ -19,8 +19,6 @@ typedef struct LinearCrossEntropyKernels {
      * h [R, V] = scale w_r (softmax(logits_r) - [c = t_r]), unless h is NULL; scale is *g / *W, or
      * 1 if they are NULL. A Real h is the logits' memory; another one makes them undefined. */
     void (*rows)(Real *losses, Real *h, const Real *g, const Real *W, LogitsBlock block);
-    /* W [] = sum_r w_r, out [] = sum_r losses_r / W */
-    void (*mean)(Real *out, Real *W, const Real *losses, const Real *weights, int64_t R);
     /* dx [n] <- *g / *W sums [n] */
     void (*scale)(Gradient dx, const Real *g, const Real *W, const Real *sums, int64_t n);
 } LinearCrossEntropyKernels;
@@ -29,11 +27,9 @@ extern const LinearCrossEntropyKernels linear_cross_entropy_plain, linear_cross_
 C_FUNCTION const LinearCrossEntropyKernels *linear_cross_entropy_kernels(Device *device,
                                                                          TensorType type);
 
-/* On the CPU in bf16, too: `rows` of row r, h in the logits' memory if with_h; and the mean. */
+/* On the CPU in bf16, too: `rows` of row r, h in the logits' memory if with_h. */
 C_FUNCTION void linear_cross_entropy_row(Real *losses, bool with_h, double scale,
                                          const LogitsBlock *block, int64_t r);
-C_FUNCTION void linear_cross_entropy_mean_plain(Real *out, Real *W, const Real *losses,
-                                                const Real *weights, int64_t R);
 
 SHARED_FUNCTION double quotient_or_one(const Real *g, const Real *W)
 {

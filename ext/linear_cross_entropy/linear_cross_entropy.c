@@ -37,7 +37,7 @@ void linear_cross_entropy_row(Real *losses, bool with_h, double scale, const Log
     const double w = block->weights ? (double)block->weights[r] : 1;
     if (losses) {
         block->l[r] = log_sum_exp(logits, V);
-        losses[r] = w == 0 ? 0 : (Real)(-w * (double)log_probability(logits[target], block->l[r]));
+        losses[r] = weighted_loss((Real)w, logits[target], block->l[r]);
     }
     const LogSumExp l = block->l[r];
     const Real factor = (Real)(w * scale);
@@ -55,18 +55,6 @@ static void rows_plain(Real *losses, Real *h, const Real *g, const Real *W, Logi
         linear_cross_entropy_row(losses, h != NULL, scale, &block, r);
 }
 
-void linear_cross_entropy_mean_plain(Real *out, Real *W, const Real *losses, const Real *weights,
-                                     int64_t R)
-{
-    double sum = 0, weight = 0; /* on one thread, in order: repeatable */
-    for (int64_t r = 0; r < R; r++) {
-        sum += (double)losses[r];
-        weight += weights ? (double)weights[r] : 1;
-    }
-    *out = (Real)(sum / weight);
-    *W = (Real)weight;
-}
-
 static void scale_plain(Gradient dx, const Real *g, const Real *W, const Real *sums, int64_t n)
 {
     const Real factor = *g / *W;
@@ -74,9 +62,7 @@ static void scale_plain(Gradient dx, const Real *g, const Real *W, const Real *s
         gradient_add(dx, i, factor * sums[i]);
 }
 
-const LinearCrossEntropyKernels linear_cross_entropy_plain = { rows_plain,
-                                                               linear_cross_entropy_mean_plain,
-                                                               scale_plain };
+const LinearCrossEntropyKernels linear_cross_entropy_plain = { rows_plain, scale_plain };
 
 /* Some of the rows, or all. */
 typedef struct Classifier {
@@ -320,7 +306,7 @@ Tensor *op_linear_cross_entropy(Tape *tape, Tensor *x, Tensor *weight, Tensor *b
     else
         blocks_forward(&in, blocks, &node, losses->data);
     node.saved[SAVED_W] = W;
-    kernels_for(&in)->mean(out->data, W->data, losses->data, in.weights, in.R);
+    kernels_of(losses)->mean_of_losses(out->data, W->data, losses->data, in.weights, in.R);
     tape_scratch_free(tape, losses);
     tape_scratch_free(tape, weight_copy);
     tape_record(tape, node);

@@ -30,11 +30,9 @@ const Kernels cpu_kernels = {
     .product = product_cpu,
     .linear_forward = linear_forward_cpu,
     .linear_activate_backward = linear_activate_backward_cpu,
-    /* convolution */
     /* layout */
     .embedding_backward = embedding_backward_cpu,
     .transpose = transpose_cpu,
-    /* convolution */
     /* losses */
     /* attention: linear */
     .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
@@ -77,7 +75,6 @@ const Kernels cpu_bf16_kernels = {
     /* products */
     .linear_activate = linear_activate_bf16,
     .linear_activate_backward = linear_activate_backward_bf16,
-    /* convolution */
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,
@@ -85,7 +82,6 @@ const Kernels cpu_bf16_kernels = {
     .embedding_backward = embedding_backward_bf16,
     .gather_forward = gather_forward_bf16,
     .gather_backward = gather_backward_bf16,
-    /* convolution */
     /* losses */
     .cross_entropy_forward = cross_entropy_forward_bf16,
     .cross_entropy_backward = cross_entropy_backward_bf16,
@@ -101,5 +97,4 @@ const Kernels cpu_bf16_kernels = {
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,
-    /* attention: feature maps */
 };

@@ -20,19 +20,25 @@ void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp 
     dlogits.data[target] -= factor;
 }
 
-void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
+void cross_entropy_forward_plain(Real *losses, LogSumExp *l, CrossEntropy in)
 {
-    const int64_t R = in.R, C = in.C;
-    EACH_ROW(r, R, C)
-        l[r] = log_sum_exp(in.logits + r * C, C);
-    double loss = 0, W = 0; /* on one thread, in order: repeatable */
-    for (int64_t r = 0; r < R; r++) {
-        const double w = in.weights ? (double)in.weights[r] : 1;
-        const Real logit = in.logits[r * C + in.targets[r]];
-        loss -= w == 0 ? 0 : w * (double)log_probability(logit, l[r]);
-        W += w;
+    const int64_t C = in.C;
+    EACH_ROW(r, in.R, C) {
+        const Real *logits = in.logits + r * C;
+        l[r] = log_sum_exp(logits, C);
+        losses[r] = weighted_loss(in.weights ? in.weights[r] : 1, logits[in.targets[r]], l[r]);
     }
-    *out = (Real)(loss / W);
+}
+
+void mean_of_losses_plain(Real *out, Real *weight_sum, const Real *losses, const Real *weights,
+                          int64_t R)
+{
+    double sum = 0, W = 0; /* on one thread, in order: repeatable */
+    for (int64_t r = 0; r < R; r++) {
+        sum += (double)losses[r];
+        W += weights ? (double)weights[r] : 1;
+    }
+    *out = (Real)(sum / W);
     *weight_sum = (Real)W;
 }
 
@@ -68,11 +74,14 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *we
     if (op_check_classes(tape, CLASS_LABELS("op_cross_entropy"), logits, targets, weights))
         tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
                    (long long)tensor_count(weights));
+    const CrossEntropy in = cross_entropy_of(logits, targets, weights);
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *saved = tape_tensor(tape, shape(shape_rows(logits->shape), 2));
     Tensor *weight_sum = tape_tensor(tape, shape_scalar());
-    kernels_of(logits)->cross_entropy_forward(out->data, (LogSumExp *)saved->data, weight_sum->data,
-                                              cross_entropy_of(logits, targets, weights));
+    Tensor *saved = tape_tensor(tape, shape(in.R, 2));
+    Tensor *losses = tape_tensor(tape, shape(in.R));
+    kernels_of(logits)->cross_entropy_forward(losses->data, (LogSumExp *)saved->data, in);
+    kernels_of(losses)->mean_of_losses(out->data, weight_sum->data, losses->data, in.weights, in.R);
+    tape_scratch_free(tape, losses);
     tape_record(tape, (Node){ "op_cross_entropy", cross_entropy_backward,
                               .inputs = { logits, targets, weights }, .outputs = { out },
                               .saved = { saved, weight_sum } });

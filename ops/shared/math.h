@@ -351,4 +351,10 @@ MATH_FUNCTION Real log_probability(Real x, LogSumExp l)
     return (x - l.max) - l.log_sum;
 }
 
+/* w (l - x), the loss of a row of weight w whose target has the logit x */
+MATH_FUNCTION Real weighted_loss(Real w, Real x, LogSumExp l)
+{
+    return w == 0 ? 0 : -w * log_probability(x, l);
+}
+
 #endif

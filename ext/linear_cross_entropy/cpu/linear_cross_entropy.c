@@ -23,6 +23,4 @@ static void scale_bf16(Gradient dx, const Real *g, const Real *W, const Real *su
         contribute(TENSOR_BF16, to, i, accumulate, factor * sums[i]);
 }
 
-const LinearCrossEntropyKernels linear_cross_entropy_cpu_bf16 = { rows_bf16,
-                                                                  linear_cross_entropy_mean_plain,
-                                                                  scale_bf16 };
+const LinearCrossEntropyKernels linear_cross_entropy_cpu_bf16 = { rows_bf16, scale_bf16 };

@@ -12,7 +12,7 @@ __global__ void logits_rows(Real *losses, T *h, const Real *g, const Real *W, Lo
         const LogSumExp l = losses ? log_sum_exp_of_row<LANES>(logits, block.V) : block.l[r];
         if (losses && threadIdx.x % LANES == 0) {
             block.l[r] = l;
-            losses[r] = weight == 0 ? 0 : -weight * log_probability(logits[target], l);
+            losses[r] = weighted_loss(weight, logits[target], l);
         }
         if (LANES == WARP) /* h may be the logits, of which a lane reads the target's */
             __syncwarp();
@@ -23,25 +23,6 @@ __global__ void logits_rows(Real *losses, T *h, const Real *g, const Real *W, Lo
             const Real softmax = factor == 0 ? 0 : exp(log_probability(logits[c], l));
             store(&h[r * block.V + c], factor * (softmax - (c == target)));
         }
-    }
-}
-
-/* One block of many threads: few elements, so load latency dominates. */
-enum { MEAN_THREADS = 1024 };
-
-__global__ void mean_of_losses(Real *out, Real *W, const Real *losses, const Real *weights,
-                               int64_t R)
-{
-    double sum = 0, weight = 0;
-    GRID_FOR(r, R) {
-        sum += (double)losses[r];
-        weight += weights ? (double)weights[r] : 1;
-    }
-    sum = block_sum(sum);
-    weight = block_sum(weight);
-    if (threadIdx.x == 0) {
-        *out = (Real)(sum / weight);
-        *W = (Real)weight;
     }
 }
 
@@ -60,11 +41,6 @@ static void rows_cuda(TensorType type, Real *losses, Real *h, const Real *g, con
     BY_STORAGE(type, T, LAUNCH_ROWS(logits_rows, T, block.R, block.V, losses, (T *)h, g, W, block));
 }
 
-static void mean_cuda(Real *out, Real *W, const Real *losses, const Real *weights, int64_t R)
-{
-    LAUNCH(mean_of_losses, 1, MEAN_THREADS, 0, out, W, losses, weights, R);
-}
-
 static void scale_cuda(TensorType type, Gradient dx, const Real *g, const Real *W, const Real *sums,
                        int64_t n)
 {
@@ -74,7 +50,7 @@ static void scale_cuda(TensorType type, Gradient dx, const Real *g, const Real *
 }
 
 template <TensorType type>
-static constexpr LinearCrossEntropyKernels table = { call<rows_cuda, type>, mean_cuda,
+static constexpr LinearCrossEntropyKernels table = { call<rows_cuda, type>,
                                                      call<scale_cuda, type> };
 const LinearCrossEntropyKernels linear_cross_entropy_cuda = table<TENSOR_REAL>;
 const LinearCrossEntropyKernels linear_cross_entropy_cuda_bf16 = table<TENSOR_BF16>;

@@ -4,23 +4,18 @@
 #include "ops/kernels.h"
 #include "ops/shared/rows.h"
 
-void cross_entropy_forward_bf16(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
+void cross_entropy_forward_bf16(Real *losses, LogSumExp *l, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
     BF16_BLOCKS(block, R, C, 1) {
         const Real *logits = bf16_read(&block, in.logits, C);
-        for (int64_t r = 0; r < block.rows; r++)
-            l[block.first + r] = log_sum_exp(logits + r * C, C);
+        for (int64_t i = 0; i < block.rows; i++) {
+            const int64_t r = block.first + i;
+            l[r] = log_sum_exp(logits + i * C, C);
+            losses[r] =
+                weighted_loss(in.weights ? in.weights[r] : 1, logits[i * C + in.targets[r]], l[r]);
+        }
     }
-    double loss = 0, W = 0;
-    for (int64_t r = 0; r < R; r++) {
-        const double w = in.weights ? (double)in.weights[r] : 1;
-        const Real logit = load(TENSOR_BF16, in.logits, r * C + in.targets[r]);
-        loss -= w == 0 ? 0 : w * (double)log_probability(logit, l[r]);
-        W += w;
-    }
-    *out = (Real)(loss / W);
-    *weight_sum = (Real)W;
 }
 
 void cross_entropy_backward_bf16(Gradient dlogits, const Real *dout, const LogSumExp *l,

@@ -2,15 +2,15 @@
 #include "ops/cuda/shared/rows.cuh"
 
 template <typename T, int LANES>
-__global__ void cross_entropy_rows(LogSumExp *saved, Real *loss, CrossEntropy in)
+__global__ void cross_entropy_rows(LogSumExp *saved, Real *losses, CrossEntropy in)
 {
     ROW_FOR(r, in.R, LANES) {
         const T *logits = (const T *)in.logits + r * in.C;
         const LogSumExp l = log_sum_exp_of_row<LANES>(logits, in.C);
         if (threadIdx.x % LANES == 0) {
-            const Real weight = in.weights ? in.weights[r] : 1;
             saved[r] = l;
-            loss[r] = weight == 0 ? 0 : -weight * log_probability(load(&logits[in.targets[r]]), l);
+            losses[r] =
+                weighted_loss(in.weights ? in.weights[r] : 1, load(&logits[in.targets[r]]), l);
         }
     }
 }
@@ -18,12 +18,12 @@ __global__ void cross_entropy_rows(LogSumExp *saved, Real *loss, CrossEntropy in
 /* One block of many threads: few elements, so load latency dominates. */
 enum { MEAN_THREADS = 1024 };
 
-__global__ void cross_entropy_mean(Real *out, Real *weight_sum, const Real *loss,
-                                   const Real *weights, int64_t R)
+__global__ void mean_of_losses(Real *out, Real *weight_sum, const Real *losses, const Real *weights,
+                               int64_t R)
 {
     double sum = 0, weight = 0;
     GRID_FOR(r, R) {
-        sum += (double)loss[r];
+        sum += (double)losses[r];
         weight += weights ? (double)weights[r] : 1;
     }
     sum = block_sum(sum);
@@ -52,14 +52,16 @@ __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *
     }
 }
 
-extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, LogSumExp *l,
-                                           Real *weight_sum, CrossEntropy in)
+extern "C" void cross_entropy_forward_cuda(TensorType type, Real *losses, LogSumExp *l,
+                                           CrossEntropy in)
 {
-    Real *loss = device_workspace(in.R);
-    BY_STORAGE(type, T, LAUNCH_ROWS(cross_entropy_rows, T, in.R, in.C, l, loss, in));
-    LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, (const Real *)loss, in.weights,
-           in.R);
-    device_workspace_free(loss);
+    BY_STORAGE(type, T, LAUNCH_ROWS(cross_entropy_rows, T, in.R, in.C, l, losses, in));
+}
+
+extern "C" void mean_of_losses_cuda(Real *out, Real *weight_sum, const Real *losses,
+                                    const Real *weights, int64_t R)
+{
+    LAUNCH(mean_of_losses, 1, MEAN_THREADS, 0, out, weight_sum, losses, weights, R);
 }
 
 extern "C" void cross_entropy_backward_cuda(TensorType type, Gradient dlogits, const Real *dout,
