@@ -18,6 +18,7 @@ const char *const feature_names[] = {
     [FEATURES_SQUARED_RELU] = "squared-relu",
     [FEATURES_POLYNOMIAL] = "polynomial",
     [FEATURES_RANDOM] = "random",
+    [FEATURES_FOURIER] = "fourier",
     NULL,
 };
 /* auto: device_best() */

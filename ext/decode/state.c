@@ -43,6 +43,8 @@ static bool engine_attention(const Attention *attention, EngineAttention *engine
         kind = kind->inner;
     }
     const LayerFeatures *map = nn_attention_features(attention);
+    if (map && map->features == FEATURES_FOURIER)
+        return false;
     if (map && kind->inner) {
         engine->features = (int)map->features;
         engine->projection = map->projection;

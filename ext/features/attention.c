@@ -50,6 +50,8 @@ static Tensor *map_features(Tape *tape, const LayerFeatures *map, Tensor *x, boo
     if (map->features == FEATURES_SQUARED_RELU)
         return op_squared_relu(tape, x);
     x = op_scale(tape, x, pow((double)x->shape.size[3], -0.25));
+    if (map->features == FEATURES_FOURIER)
+        return op_fourier_features(tape, x, map->projection);
     if (map->features == FEATURES_POLYNOMIAL)
         return op_polynomial_features(tape, x);
     if (queries)
@@ -79,7 +81,8 @@ static AttentionState feature_state(const AttentionKind *kind, int state, Attent
     if (map->features == FEATURES_POLYNOMIAL)
         sizes.key_dim = polynomial_count(sizes.key_dim);
     else if (map->projection)
-        sizes.key_dim = map->projection->shape.size[0];
+        sizes.key_dim =
+            map->projection->shape.size[0] * (map->features == FEATURES_FOURIER ? 2 : 1);
     return kind->inner->state(kind->inner, state, sizes);
 }
 
@@ -94,7 +97,7 @@ const AttentionKind *nn_feature_attention(Params *params, FeatureConfig config)
         error_raise("%s: inner is %s attention, expected linear or causal linear attention with "
                     "FEATURE_MAP_IDENTITY",
                     function, inner->name);
-    if (config.features < FEATURES_SQUARED_RELU || config.features > FEATURES_RANDOM)
+    if (config.features < FEATURES_SQUARED_RELU || config.features > FEATURES_FOURIER)
         error_raise("%s: there are no features %d", function, (int)config.features);
     shape_need_size(function, "projections", &config.projections, 0, 1 << 20);
     FeatureKind *features = params_memory(params, sizeof *features);
@@ -102,7 +105,7 @@ const AttentionKind *nn_feature_attention(Params *params, FeatureConfig config)
                                .projections = config.projections,
                                .own = { .features = config.features } };
     features->kind.state = feature_state;
-    features->kind.of_layer = config.features == FEATURES_RANDOM ? random_of_layer : NULL;
+    features->kind.of_layer = config.features >= FEATURES_RANDOM ? random_of_layer : NULL;
     features->kind.attend = attend_features;
     return &features->kind;
 }

@@ -29,7 +29,7 @@ TEST(with_gates_and_with_layers_that_differ)
 
 TEST(with_every_feature_map)
 {
-    for (int features = 0; features <= FEATURES_RANDOM; features++) {
+    for (int features = 0; features <= FEATURES_FOURIER; features++) {
         check_positions((TestConfig){ .features = features }, 2);
         check_positions((TestConfig){ .features = features, .head_dim = 17, .heads = 2 }, 3);
     }
@@ -296,7 +296,7 @@ TEST(steps_continue_from_a_prompt_of_every_length)
 
 TEST(a_prompt_suits_every_feature_map)
 {
-    for (int features = 0; features <= FEATURES_RANDOM; features++) {
+    for (int features = 0; features <= FEATURES_FOURIER; features++) {
         const TestConfig config = { .features = features, .pre_norm = features & 1 };
         const Setup u = begin_with(config, 2, LENGTH);
         prefill(u.state, u.s, 0, 3);

@@ -68,6 +68,8 @@ TEST(misuse_of_polynomial_features_raises)
 }
 
 /* --------------------------------------------------------------------------------------- random */
+enum { ESTIMATED = 8 }; /* columns of the rows whose products are estimated */
+
 TEST(random_features_of_given_projections)
 {
     const int64_t sizes[][3] = { { 1, 1, 1 }, { 7, 5, 3 }, { 3, 40, 33 }, { 300, 65, 17 } };
@@ -107,6 +109,37 @@ TEST(misuse_of_random_features_raises)
     tape_free(tape);
 }
 
+TEST(fourier_features_of_given_projections)
+{
+    enum { R = 7, F = 5, D = 3 };
+    const Real *x = test_normal(1, R * D), *w = test_normal(2, F * D);
+    Tape *tape = tape_new(test_device());
+    const Real *out = values_of(tape, op_fourier_features(tape, tape_input(tape, x, shape(R, D)),
+                                                          tape_input(tape, w, shape(F, D))));
+    Real exact[R * 2 * F];
+    for (int r = 0; r < R; r++)
+        for (int f = 0; f < F; f++) {
+            const double y = test_dot(x + r * D, w + f * D, D);
+            exact[r * 2 * F + f] = (Real)(cos(y) / sqrt(F));
+            exact[r * 2 * F + F + f] = (Real)(sin(y) / sqrt(F));
+        }
+    assert_close(out, exact, R * 2 * F, VECTOR_TOLERANCE);
+}
+
+TEST(misuse_of_fourier_features_raises)
+{
+    const Real numbers[12] = { 0 };
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_input(tape, numbers, shape(4, 3)), *w = tape_input(tape, numbers, shape(2, 3));
+    assert_raises("op_fourier_features: x is NULL", op_fourier_features(tape, NULL, w));
+    assert_raises("op_fourier_features: projection is NULL", op_fourier_features(tape, x, NULL));
+    assert_raises("op_fourier_features: projection is [2,3,2], expected two axes, [F, D]",
+                  op_fourier_features(tape, x, tape_input(tape, numbers, shape(2, 3, 2))));
+    assert_raises("op_fourier_features: x is [], expected 3 in its last axis: projection is [2,3]",
+                  op_fourier_features(tape, tape_input(tape, numbers, shape_scalar()), w));
+    tape_free(tape);
+}
+
 /* ---------------------------------------------------------------------------------- projections */
 TEST(projections_repeat_and_continue)
 {
@@ -141,30 +174,27 @@ TEST(orthogonal_projections)
     }
 }
 
-/* The mean of phi(q).phi(k) over many projections is e^(q.k); returns the standard deviation
+typedef Tensor *FeaturesOf(Tape *tape, Tensor *x, Tensor *projection);
+
+/* The mean of phi(q).phi(k) over many projections is `exact`; returns the standard deviation
  * of single draws. */
-static double estimate(bool orthogonal)
+static double estimate(FeaturesOf *features_of, double exact, const Real *qk, bool orthogonal)
 {
-    enum { F = 8, D = 8, DRAWS = 4000 };
-    Real qk[2 * D], w[F * D];
-    for (int d = 0; d < D; d++) {
-        qk[d] = (Real)(d % 2 ? -0.3 : 0.25);
-        qk[D + d] = (Real)(0.1 * (d - 3));
-    }
-    const double exact = exp(test_dot(qk, qk + D, D));
+    enum { F = 8, DRAWS = 4000 };
+    Real w[F * ESTIMATED];
     double sum = 0, squares = 0;
     Random random = random_new(11, 12);
     Tape *tape = tape_new(test_device());
     for (int i = 0; i < DRAWS; i++) {
         if (orthogonal)
-            random_orthogonal(&random, w, F, D);
+            random_orthogonal(&random, w, F, ESTIMATED);
         else
-            random_normal(&random, w, F * D);
-        Tensor *phi = op_random_features(tape, tape_input(tape, qk, shape(2, D)),
-                                         tape_input(tape, w, shape(F, D)));
-        Real out[2 * F];
-        tensor_read(phi, out);
-        const double product = test_dot(out, out + F, F);
+            random_normal(&random, w, F * ESTIMATED);
+        Tensor *phi = features_of(tape, tape_input(tape, qk, shape(2, ESTIMATED)),
+                                  tape_input(tape, w, shape(F, ESTIMATED)));
+        const int64_t columns = shape_columns(phi->shape);
+        const Real *out = test_values(phi);
+        const double product = test_dot(out, out + columns, columns);
         sum += product;
         squares += product * product;
         tape_reset(tape);
@@ -180,12 +210,23 @@ TEST(random_features_estimate_the_exponential)
 {
     if (device_is_cuda(test_device()))
         return; /* projections are drawn on the CPU */
-    const double independent = estimate(false), orthogonal = estimate(true);
+    Real qk[2 * ESTIMATED];
+    double squared_distance = 0;
+    for (int d = 0; d < ESTIMATED; d++) {
+        qk[d] = (Real)(d % 2 ? -0.3 : 0.25);
+        qk[ESTIMATED + d] = (Real)(0.1 * (d - 3));
+        squared_distance += pow((double)(qk[d] - qk[ESTIMATED + d]), 2);
+    }
+    const double exponential = exp(test_dot(qk, qk + ESTIMATED, ESTIMATED));
+    const double independent = estimate(op_random_features, exponential, qk, false);
+    const double orthogonal = estimate(op_random_features, exponential, qk, true);
     ck_assert_msg(orthogonal < independent, "%g, %g", orthogonal, independent);
+    estimate(op_fourier_features, exp(-squared_distance / 2), qk, false);
+    estimate(op_fourier_features, exp(-squared_distance / 2), qk, true);
 }
 
 /* ------------------------------------------------------------------------------------ the layer */
-enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_RANDOM + 1 };
+enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_FOURIER + 1 };
 
 typedef struct Net {
     Params *params;
@@ -269,7 +310,7 @@ static void fail_on_report(const char *name, const char *sentence, void *context
 /* Over x itself, with weights and projections of the same names, it is attention. */
 TEST(cross_attention)
 {
-    for (int features = FEATURES_POLYNOMIAL; features <= FEATURES_RANDOM; features++) {
+    for (int features = FEATURES_POLYNOMIAL; features <= FEATURES_FOURIER; features++) {
         const TestConfig config = {
             .heads = H, .head_dim = D, .attention = KIND_LINEAR, .features = features
         };
@@ -383,7 +424,7 @@ TEST(every_map_through_the_layer)
         for (int f = 0; f < MAPS; f++) {
             Net net = net_new((TestConfig){
                 .features = f, .attention = causal ? KIND_CAUSAL_LINEAR : KIND_LINEAR });
-            ck_assert((projection_of(&net.attention) != NULL) == (f == FEATURES_RANDOM));
+            ck_assert((projection_of(&net.attention) != NULL) == (f >= FEATURES_RANDOM));
             out[f] = net_output(&net);
             for (int i = 0; i < B * N * WIDTH; i++)
                 ck_assert_msg(isfinite(out[f][i]), "map %d", f);
@@ -397,8 +438,8 @@ TEST(every_map_through_the_layer)
 TEST(unknown_feature_maps_raise)
 {
     Params *params = params_new(test_device(), 1);
-    FeatureConfig config = { .features = (Features)7 };
-    assert_raises("nn_feature_attention: there are no features 7",
+    FeatureConfig config = { .features = (Features)8 };
+    assert_raises("nn_feature_attention: there are no features 8",
                   nn_feature_attention(params, config));
     assert_raises("nn_feature_attention: there are no features 0",
                   nn_feature_attention(params, (FeatureConfig){ .projections = 4 }));
