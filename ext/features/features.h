@@ -49,9 +49,9 @@ typedef struct FeatureConfig {
 } FeatureConfig;
 
 /* The inner kind of the features of queries and keys. The projection of FEATURES_RANDOM and
- * FEATURES_FOURIER is a constant, not a weight: its orthogonal rows are drawn from the seed and the layer's name, and
- * files hold it with the weights (name.projection); if an earlier file lacks it, the drawn one
- * stays. */
+ * FEATURES_FOURIER is a constant, not a weight: its orthogonal rows are drawn from the seed and the
+ * layer's name, and files hold it with the weights (name.projection); if an earlier file lacks it,
+ * the drawn one stays. */
 const AttentionKind *nn_feature_attention(Params *params, FeatureConfig config);
 
 /* What maps the queries and keys of a layer. */
