@@ -25,7 +25,8 @@ static const AttentionKind *rotary(Params *params, const AttentionKind *inner, i
 static const AttentionKind *softmax(Params *params, const char *features, int64_t rotary_dims)
 {
     (void)features;
-    return rotary(params, nn_causal_softmax_attention(params), rotary_dims);
+    return rotary(params, nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 }),
+                  rotary_dims);
 }
 
 static const AttentionKind *linear(Params *params, const char *features, int64_t rotary_dims)

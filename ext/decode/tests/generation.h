@@ -108,6 +108,8 @@ static const TestConfig kinds[] = {
     { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 4 },
     { .rotary_dims = 2, .rotary_base = 100, .pre_norm = true },
     { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 2, .convolution = 3, .output_gate = true },
+    { .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .window = 2, .sinks = 1 } },
+    { .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .window = 3 }, .rotary_dims = 4 },
     { .layers = 3,
       .attention = KIND_DELTA_RULE,
       .decay = DECAY_LEARNED,
@@ -115,6 +117,7 @@ static const TestConfig kinds[] = {
       .output_gate = true,
       .pre_norm = true,
       .rotary_dims = 2,
+      .softmax = { .window = 1, .sinks = 2 },
       .softmax_layer = 1 },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
