@@ -4,6 +4,7 @@
 typedef struct SoftmaxKind {
     AttentionKind kind;
     CausalSoftmaxConfig config;
+    Tensor *sink_logits; /* of a layer, or NULL */
 } SoftmaxKind;
 
 static SoftmaxAttentionOptions softmax_options(const AttentionContext *context)
@@ -28,9 +29,20 @@ static Tensor *attend_causal_softmax(Tape *tape, const AttentionKind *kind, Tens
     options.window = softmax->config.window;
     options.sinks = softmax->config.sinks;
     options.prefix = softmax->config.prefix;
+    options.sink_logits = softmax->sink_logits;
     if (context->attend)
         return context->attend(tape, context, query, options);
     return op_causal_softmax_attention(tape, query, key, value, options);
+}
+
+static const AttentionKind *sink_of_layer(const AttentionKind *kind, Params *params,
+                                          const char *name, const TransformerConfig *config)
+{
+    SoftmaxKind *layer = params_memory(params, sizeof *layer);
+    *layer = *(const SoftmaxKind *)kind;
+    layer->sink_logits = params_add(params, nn_name(name, "sink_logits").text, shape(config->heads),
+                                    (Initializer){ .kind = INITIAL_ZERO });
+    return &layer->kind;
 }
 
 static void need_count(const char *option, int64_t value)
@@ -54,8 +66,10 @@ const AttentionKind *nn_causal_softmax_attention(Params *params, CausalSoftmaxCo
                                 .has_cache = config.prefix == 0,
                                 .window = config.window,
                                 .sinks = config.window ? config.sinks : 0,
+                                .of_layer = config.learned_sink ? sink_of_layer : NULL,
                                 .attend = attend_causal_softmax },
-                              config };
+                              config,
+                              NULL };
     return &softmax->kind;
 }
 

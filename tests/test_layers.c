@@ -696,6 +696,23 @@ TEST(a_layers_limits_are_those_of_the_operation)
     end();
 }
 
+TEST(a_learned_sink_is_a_weight_of_the_layer)
+{
+    begin();
+    TransformerConfig config = small;
+    config.attention =
+        nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ .learned_sink = true });
+    const Attention attention = nn_attention(params, "a", config);
+    Tensor *sinks = params_find(params, "a.sink_logits");
+    ck_assert(shape_equal(sinks->shape, shape(attention.heads)));
+    Tensor *out = nn_attention_forward(tape, &attention, some_input(), (AttentionOptions){ 0 });
+    tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+    const Real *d = test_values(tensor_gradient(sinks));
+    for (int h = 0; h < attention.heads; h++)
+        ck_assert(d[h] != 0 && test_values(sinks)[h] == 0);
+    end();
+}
+
 /* The keys j <= i of every layer */
 TEST(a_mask_reaches_every_layer)
 {

@@ -57,6 +57,46 @@ static void append_to_cache(Tape *tape, Tensor *packed, const AttentionCache *ca
     }
 }
 
+/* int32 [B times]: the slots of each sequence that have keys, `times` in a row */
+static Tensor *slots_in_use(Tape *tape, const AttentionCache *cache, int64_t times)
+{
+    const int64_t B = cache->state->keys.shape.size[0];
+    const int32_t slots = (int32_t)cache->state->keys.shape.size[2];
+    for (int64_t i = 0; i < B * times; i++) {
+        const int32_t count = cache->counts[i / times];
+        cache->lengths[i] = count < slots ? count : slots;
+    }
+    return tape_input_i32(tape, cache->lengths, shape(B * times));
+}
+
+/* Each head of a sequence as a sequence of one head, whose keys the cache has in a row. */
+static Tensor *attend_to_slots(Tape *tape, Tensor *packed, const AttentionCache *cache)
+{
+    const int64_t *size = cache->state->keys.shape.size; /* [B, H, slots, D] */
+    const int64_t B = size[0], H = size[1], D = size[3];
+    const Shape rows = shape(B * H, size[2], 1, D);
+    Tensor *query = op_slice(tape, packed, 2, 0, H); /* [B, 1, H, D] */
+    Tensor *out = op_softmax_attention(
+        tape, op_reshape(tape, query, shape(B * H, 1, 1, D)),
+        op_reshape(tape, (Tensor *)&cache->state->keys, rows),
+        op_reshape(tape, (Tensor *)&cache->state->values, rows),
+        (SoftmaxAttentionOptions){ .key_lengths = slots_in_use(tape, cache, H) });
+    return op_reshape(tape, out, query->shape);
+}
+
+/* The heads' logits differ, so sequences keep their heads: [B, slots, H, D] is a copy. */
+static Tensor *attend_to_copies(Tape *tape, Tensor *packed, Tensor *sink_logits,
+                                const AttentionCache *cache)
+{
+    const int64_t H = cache->state->keys.shape.size[1];
+    return op_softmax_attention(
+        tape, op_slice(tape, packed, 2, 0, H),
+        op_transpose(tape, (Tensor *)&cache->state->keys, 1, 2),
+        op_transpose(tape, (Tensor *)&cache->state->values, 1, 2),
+        (SoftmaxAttentionOptions){ .key_lengths = slots_in_use(tape, cache, 1),
+                                   .sink_logits = sink_logits });
+}
+
 static Tensor *attend_with_cache(Tape *tape, const AttentionContext *context, Tensor *packed,
                                  SoftmaxAttentionOptions options)
 {
@@ -64,21 +104,8 @@ static Tensor *attend_with_cache(Tape *tape, const AttentionContext *context, Te
     append_to_cache(tape, packed, cache);
     if (!cache->lengths)
         return op_causal_softmax_attention(tape, packed, NULL, NULL, options);
-    /* Each head of a sequence as a sequence of one head, whose keys the cache has in a row. */
-    const int64_t *size = cache->state->keys.shape.size; /* [B, H, slots, D] */
-    const int64_t B = size[0], H = size[1], D = size[3];
-    const Shape rows = shape(B * H, size[2], 1, D);
-    for (int64_t i = 0; i < B * H; i++)
-        cache->lengths[i] =
-            cache->counts[i / H] < size[2] ? cache->counts[i / H] : (int32_t)size[2];
-    Tensor *query = op_slice(tape, packed, 2, 0, H); /* [B, 1, H, D] */
-    Tensor *out =
-        op_softmax_attention(tape, op_reshape(tape, query, shape(B * H, 1, 1, D)),
-                             op_reshape(tape, (Tensor *)&cache->state->keys, rows),
-                             op_reshape(tape, (Tensor *)&cache->state->values, rows),
-                             (SoftmaxAttentionOptions){ .key_lengths = tape_input_i32(
-                                                            tape, cache->lengths, shape(B * H)) });
-    return op_reshape(tape, out, query->shape);
+    return options.sink_logits ? attend_to_copies(tape, packed, options.sink_logits, cache)
+                               : attend_to_slots(tape, packed, cache);
 }
 
 AttentionContext cache_context(AttentionOptions options, const AttentionCache *cache)

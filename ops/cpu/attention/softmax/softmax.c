@@ -262,11 +262,15 @@ static void clear_block(QueryTile *t)
 static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
-    for (int64_t i = 0; i < t->columns; i++)
-        t->m[i] = attention_lowest(u->p->a);
+    const AttentionInputs *a = u->p->a;
+    const RowStart start = row_start(a->sink_logits, t->head.h, attention_lowest(a));
     int64_t keys = 0; /* in this block */
     bool previous = false;
     clear_block(t);
+    for (int64_t i = 0; i < t->columns; i++) {
+        t->m[i] = start.m;
+        t->l[i] = start.l;
+    }
     for (KeyTile k = first_key_tile(u); k.keys > 0; k = next_key_tile(u, &k)) {
         if (keys >= KEY_BLOCK) {
             if (previous)
@@ -284,7 +288,7 @@ static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit 
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = row_of(&t->head, t->first + i), at = sums_at(&t->head, t->first + i);
         m[at] = t->m[i];
-        inverse[at] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
+        inverse[at] = store_out(u->p->type, elements_at(u->p->type, out, row * a->M), t, i);
     }
 }
 
@@ -343,6 +347,14 @@ static void softmax_backward_tile(SoftmaxUnit *u)
     add_sums(u->dquery_sum, u->dquery, size);
 }
 
+/* -p_i D_i of the tile's queries; D_i is divided by l already. */
+static void store_sink_gradients(Real *dsink, const QueryTile *t)
+{
+    const Real sink = t->head.a->sink_logits[t->head.h];
+    for (int64_t i = 0; i < t->count; i++)
+        dsink[row_of(&t->head, t->first + i)] = -real_exp(sink - t->m[i]) * t->D_i[i];
+}
+
 /* Contributes dk and dv of the keys before `end`. */
 static void contribute_keys(AttentionGradient d, SoftmaxUnit *u, int64_t end)
 {
@@ -360,9 +372,9 @@ static void contribute_keys(AttentionGradient d, SoftmaxUnit *u, int64_t end)
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. The only unit of a head contributes
  * those of keys that no later query sees, while they are in the cache. */
-static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Real *dout,
-                                  const Real *out, const Real *m, const Real *inverse,
-                                  int64_t first)
+static void softmax_backward_unit(AttentionGradient d, Real *dsink, SoftmaxUnit *u,
+                                  const Real *dout, const Real *out, const Real *m,
+                                  const Real *inverse, int64_t first)
 {
     QueryTile *t = &u->tile;
     const SoftmaxPlan *p = u->p;
@@ -372,6 +384,8 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
     for (; first < N; first += step) {
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, m, inverse);
+        if (dsink)
+            store_sink_gradients(dsink, t);
         softmax_backward_tile(u);
         contribute_head(p->type, d.query, query_at(&t->head, first), p->a->query_stride,
                         u->dquery_sum, t->count, p->a->D, score_scale(p->a));
@@ -408,7 +422,7 @@ static void contribute_sums(AttentionGradient d, Real *dc, Real *scratch, const 
     contribute_rest(d, dc, &u);
 }
 
-static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dc,
+static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dc, Real *dsink,
                                    const Real *dout, const Real *out, const Real *m,
                                    const Real *inverse)
 {
@@ -419,7 +433,7 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Re
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p->units; unit++) {
             SoftmaxUnit u = unit_at(p, scratch, unit, true);
-            softmax_backward_unit(d, &u, dout, out, m, inverse,
+            softmax_backward_unit(d, dsink, &u, dout, out, m, inverse,
                                   unit % p->segments * SOFTMAX_QUERIES);
             if (p->segments == 1)
                 contribute_rest(d, dc, &u);
@@ -433,18 +447,18 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Re
     device_workspace_free(scratch);
 }
 
-void softmax_attention_backward_cpu(AttentionGradient d, Real *dc, const Real *dout,
+void softmax_attention_backward_cpu(AttentionGradient d, Real *dc, Real *dsink, const Real *dout,
                                     const Real *out, const Real *m, const Real *inverse,
                                     const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
-    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
+    softmax_backward_units(&p, d, dc, dsink, dout, out, m, inverse);
 }
 
-void softmax_attention_backward_bf16(AttentionGradient d, Real *dc, const Real *dout,
+void softmax_attention_backward_bf16(AttentionGradient d, Real *dc, Real *dsink, const Real *dout,
                                      const Real *out, const Real *m, const Real *inverse,
                                      const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
-    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
+    softmax_backward_units(&p, d, dc, dsink, dout, out, m, inverse);
 }
