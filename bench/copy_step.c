@@ -90,7 +90,7 @@ static void measure(BenchOptions *options, Preset preset, bool linear, Real drop
     const int64_t batch = dist_part(preset.batch).count, tokens = batch * preset.length;
     Params *params = params_new(device, 1);
     if (!linear)
-        preset.config.attention = nn_causal_softmax_attention(params);
+        preset.config.attention = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     Step s = { .params = params };
     s.embedding = nn_embedding(params, "embedding", SYMBOLS, width / 2);
     s.positions = nn_sinusoidal_positions(params, preset.length, width / 2);

@@ -83,7 +83,7 @@ static Model model_new(const BenchOptions *options, const Case *c)
                     .steps = bench_tape(options) };
     TransformerConfig config = c->config;
     if (c->softmax)
-        config.attention = nn_causal_softmax_attention(model.params);
+        config.attention = nn_causal_softmax_attention(model.params, (CausalSoftmaxConfig){ 0 });
     model.transformer = nn_transformer(model.params, "", config);
     model.state = nn_transformer_state(&model.transformer,
                                        (GenerationConfig){ .sequences = c->batch,

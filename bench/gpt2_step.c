@@ -44,7 +44,8 @@ static Gpt2 gpt2_new(Device *device, Sizes sizes)
     const TransformerConfig config = { .layers = sizes.layers,
                                        .heads = sizes.heads,
                                        .head_dim = HEAD_DIM,
-                                       .attention = nn_causal_softmax_attention(m.params),
+                                       .attention = nn_causal_softmax_attention(
+                                           m.params, (CausalSoftmaxConfig){ 0 }),
                                        .activation = ACTIVATION_GELU_TANH,
                                        .pre_norm = true,
                                        .initial_std = 0.02 };

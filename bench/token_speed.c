@@ -30,7 +30,7 @@ static const AttentionKind *attention_of(Params *params, int method)
 {
     switch (method) {
     case SOFTMAX:
-        return nn_causal_softmax_attention(params);
+        return nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     case LSH:
         return nn_causal_lsh_attention(params, (LshConfig){ .rounds = 4 });
     case POLYNOMIAL:
@@ -56,7 +56,7 @@ static TransformerConfig config_of(Params *params, int method)
         config.attention = nn_gated_attention(
             params, (GatedConfig){ .inner = config.attention, .decay = DECAY_LEARNED });
     for (int i = 3; method == HYBRID && i < NN_MAX_LAYERS; i += 4)
-        config.layer_attention[i] = nn_causal_softmax_attention(params);
+        config.layer_attention[i] = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     return config;
 }
 

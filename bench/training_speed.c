@@ -113,7 +113,7 @@ static const AttentionKind *attention_of(Params *params, int method)
 {
     CausalLinearConfig config = { .form = forms[method] };
     if (method == SOFTMAX)
-        return nn_causal_softmax_attention(params);
+        return nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     if (method != POLYNOMIAL)
         return nn_causal_linear_attention(params, config);
     config.features = FEATURE_MAP_IDENTITY;

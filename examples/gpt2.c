@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     TransformerConfig config = { .head_dim = HEAD_DIM };
     config.layers = argument_number(argc, argv, 3, "layers", 1, 2);
     config.heads = argument_number(argc, argv, 4, "heads", 1, 2);
-    config.attention = nn_causal_softmax_attention(params);
+    config.attention = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     config.activation = ACTIVATION_GELU_TANH;
     config.pre_norm = true;
     config.initial_std = 0.02;

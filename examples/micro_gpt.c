@@ -33,7 +33,7 @@ static void make_model(Device *device, int layers)
     const Initializer normal = { INITIAL_NORMAL, 0.08 };
     TransformerConfig config = { .layers = layers, .heads = HEADS, .head_dim = WIDTH / HEADS };
     params = params_new(device, /*seed*/ 1);
-    config.attention = nn_causal_softmax_attention(params);
+    config.attention = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     config.pre_norm = true;
     config.activation = ACTIVATION_GELU;
     config.initial_std = normal.scale;

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
         errx(EXIT_FAILURE, "%s: expected more than %d bytes", path, LENGTH);
     Params *params = params_new(device_best(), /*seed*/ 1);
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
-    config.attention = nn_causal_softmax_attention(params);
+    config.attention = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     config.dropout = 0.1;
     config.pre_norm = true;
     config.activation = ACTIVATION_GELU;

@@ -129,7 +129,9 @@ struct AttentionKind {
     bool decays;          /* it reads the context's log_decay */
     bool is_unnormalized; /* nothing bounds its results */
     bool has_cache;       /* a decode step attends to the keys of the positions before */
-    int states;           /* it continues from: their number, at most MAX_ATTENTION_STATES */
+    int64_t window; /* with a cache: of these to the last `window`, its own included, and to */
+    int64_t sinks;  /* the first `sinks`; a window of 0: to all */
+    int states;     /* it continues from: their number, at most MAX_ATTENTION_STATES */
     AttentionState (*state)(const AttentionKind *kind, int state, AttentionSizes sizes);
     /* A copy with the weights of the layer `name`; NULL: it has none. */
     const AttentionKind *(*of_layer)(const AttentionKind *kind, Params *params, const char *name,

@@ -231,8 +231,18 @@ typedef struct CausalLinearConfig {
  * al. 2020 has it. */
 const AttentionKind *nn_causal_linear_attention(Params *params, CausalLinearConfig config);
 const AttentionKind *nn_linear_attention(Params *params, FeatureMap features);
+
+/* As in SoftmaxAttentionOptions. A field left 0 means its default, the first value in its
+ * comment. */
+typedef struct CausalSoftmaxConfig {
+    int64_t window;    /* 0: none */
+    int64_t sinks;     /* 0 */
+    int64_t prefix;    /* 0; above 0 excludes a decay, and generation */
+    bool learned_sink; /* false; true: each layer has sink_logits [H], initially 0 */
+} CausalSoftmaxConfig;
+
 /* op_causal_softmax_attention, op_softmax_attention */
-const AttentionKind *nn_causal_softmax_attention(Params *params);
+const AttentionKind *nn_causal_softmax_attention(Params *params, CausalSoftmaxConfig config);
 const AttentionKind *nn_softmax_attention(Params *params);
 
 /* A field left 0 means its default, the first value in its comment. */

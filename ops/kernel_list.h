@@ -156,11 +156,12 @@ KERNEL(linear_attention_backward,
  * key is visible */
 KERNEL(softmax_attention_forward,
        (Real *out, Real *m, Real *inverse, const AttentionInputs *attention, bool causal))
-/* d <- the gradients by query, key and value, as far as their data is not NULL; dc [B, N, H] (Real)
- * = the gradient by the sums A of the log decays, unless it is NULL */
+/* d <- the gradients by query, key and value, as far as their data is not NULL; unless it is NULL,
+ * dc [B, N, H] (Real) = the gradient by the sums A of the log decays, and dsink [B, N, H] (Real) =
+ * each row's contribution to the gradient by its head's sink logit */
 KERNEL(softmax_attention_backward,
-       (AttentionGradient d, Real *dc, const Real *dout, const Real *out, const Real *m,
-        const Real *inverse, const AttentionInputs *attention, bool causal))
+       (AttentionGradient d, Real *dc, Real *dsink, const Real *dout, const Real *out,
+        const Real *m, const Real *inverse, const AttentionInputs *attention, bool causal))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

@@ -353,6 +353,9 @@ typedef struct SoftmaxAttentionOptions {
     Tensor *offsets;     /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, B = 1, N = K: documents
                           * are stored one after another, and do not attend to each other. sinks and
                           * prefix begin with each document. Excludes key_lengths. */
+    Tensor *sink_logits; /* NULL: none; Real [H]: one more logit per head, of a key whose value is 0
+                          * (OpenAI 2025, gpt-oss): e^(sink_logits_h) is added to the sum by which a
+                          * row is divided. -infinity is none. Gets a gradient. */
 } SoftmaxAttentionOptions;
 
 /* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D + mask_ij) v_j  (Vaswani et al. 2017, equation 1),

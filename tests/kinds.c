@@ -11,7 +11,7 @@ static const AttentionKind *base_kind(Params *params, TestConfig c)
     const AttentionKind *kind = NULL;
     switch (c.attention) {
     case KIND_CAUSAL_SOFTMAX:
-        return nn_causal_softmax_attention(params);
+        return nn_causal_softmax_attention(params, c.softmax);
     case KIND_SOFTMAX:
         return nn_softmax_attention(params);
     case KIND_DELTA_RULE:

@@ -203,6 +203,13 @@ static inline SoftmaxAttentionOptions limited(Tape *tape, Tensor **x, bool windo
                                       .offsets = documents ? four_sequences(tape, x) : NULL };
 }
 
+static inline SoftmaxAttentionOptions with_sink_logits(Tensor *sink_logits,
+                                                       SoftmaxAttentionOptions options)
+{
+    options.sink_logits = sink_logits;
+    return options;
+}
+
 /* x[3]: rows of H columns: G of b_ih, G of b_hh, and unless it ends there, B of the initial h and,
  * for an LSTM, of c. */
 static inline Tensor *rows_of(Tape *tape, Tensor *x, int64_t first, int64_t rows, bool flat)
@@ -517,6 +524,25 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
             tape, x[0], x[1], x[2],                                                                \
             decaying(tape, x[3], 0.1, limited(tape, x, true, 1, 0, true))),                        \
         UNMEASURED, { QKV(1, 7, 2, 3, 2), P(1, 7, 2) }, { QKV(1, 150, 2, 16, 24), P(1, 150, 2) })  \
+    ROW(sink_logits, op_causal_softmax_attention(tape, x[0], x[1], x[2],                           \
+                                                 (SoftmaxAttentionOptions){ .sink_logits = x[3] }),\
+        UNMEASURED, { QKV(2, 5, 2, 3, 5), P(2) }, { QKV(1, 71, 1, 1, 1), P(1) },                   \
+        { QKV(2, 130, 3, 40, 32), P(3) })                                                          \
+    ROW(sink_logits_of_all_keys, op_softmax_attention(                                             \
+            tape, x[0], x[1], x[2],                                                                \
+            (SoftmaxAttentionOptions){ .key_lengths = lengths_of(tape, x[1]),                      \
+                                       .sink_logits = x[3] }),                                     \
+        UNMEASURED, { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5), P(2) },                         \
+        { S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16), P(2) })                               \
+    ROW(packed_sink_logits, op_causal_softmax_attention(                                           \
+            tape, x[0], NULL, NULL, with_sink_logits(x[1], limited(tape, x, true, 1, 0, false))),  \
+        UNMEASURED, { S(2, 7, 6, 3), P(2) }, { S(2, 135, 6, 16), P(2) })                           \
+    ROW(masked_sink_logits, op_causal_softmax_attention(                                           \
+            tape, x[0], x[1], x[2],                                                                \
+            with_sink_logits(x[3], decaying(tape, x[4], 0.1,                                       \
+                                            additive_mask(tape, x[0], x[1], true, true)))),        \
+        UNMEASURED, { QKV(2, 5, 2, 3, 2), P(2), P(2, 5, 2) },                                      \
+        { QKV(1, 67, 2, 16, 24), P(2), P(1, 67, 2) })                                              \
     ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                                           \
         { S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16) })                                     \

@@ -84,6 +84,10 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(causal_documents, { QKV(1, N_, H_, M_, K_) })                                              \
     ROW(limited_documents, { QKV(1, N_, H_, M_, K_) })                                             \
     ROW(decaying_window, { QKV(1, N_, H_, M_, K_), P(1, N_, H_) })                                 \
+    ROW(sink_logits, { QKV(B_, N_, H_, M_, K_), P(H_) })                                           \
+    ROW(sink_logits_of_all_keys, { QKV(B_, N_, H_, M_, K_), P(H_) })                               \
+    ROW(packed_sink_logits, { S(B_, N_, 3 * H_, M_), P(H_) })                                      \
+    ROW(masked_sink_logits, { QKV(B_, N_, H_, M_, K_), P(H_), P(B_, N_, H_) })                     \
     ROW(causal_linear_attention, { QKV(B_, N_, H_, M_, K_) })                                      \
     ROW(packed_causal_linear_attention, { S(B_, N_, 3 * H_, M_) })                                 \
     ROW(causal_linear_state, { S(B_, N_, H_, M_), S(B_, N_, H_, K_) })                             \

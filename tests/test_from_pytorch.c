@@ -157,7 +157,7 @@ TEST(gpt2_of_hugging_face_gives_its_results)
     ck_assert_int_eq(system(command), 0);
 
     TransformerConfig config = { .layers = GPT2_LAYERS, .heads = 2, .head_dim = GPT2_WIDTH / 2 };
-    config.attention = nn_causal_softmax_attention(ours);
+    config.attention = nn_causal_softmax_attention(ours, (CausalSoftmaxConfig){ 0 });
     config.pre_norm = true;
     config.activation = ACTIVATION_GELU_TANH;
     Embedding tokens = nn_embedding(ours, "wte", GPT2_TOKENS, GPT2_WIDTH);

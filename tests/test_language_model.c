@@ -571,12 +571,12 @@ TEST(runs_where_the_tests_run)
 TEST(greedy_samples_equal_the_parallel_form)
 {
     enum { CONTEXT = 12, START = 3, COUNT = 40 };
-    static const char *const attentions[] = { "softmax", "linear" };
-    for (int a = 0; a < 2; a++) {
+    static const char *const attentions[] = { "softmax", "linear", "window", "based" };
+    for (int a = 0; a < 4; a++) {
         Sentence sentence = { "" };
         Vocabulary vocabulary;
         ck_assert(vocabulary_of_items(&vocabulary, TOKENS_BYTES, BYTES, NULL, &sentence));
-        LanguageOptions options = { .context = CONTEXT, .positions = "learned" };
+        LanguageOptions options = { .context = CONTEXT, .window = 3, .positions = "learned" };
         options.common = (TrainingOptions){ .layers = 2, .heads = 2, .head_dim = 8 };
         options.common.attention = attentions[a];
         options.common.features = "elu+1";
@@ -764,7 +764,9 @@ TEST(errors_are_one_sentence)
     assert_fails(2, "--patience 2: expected together with --evaluate-every N\n",
                  "train --data @ --patience 2 --evaluate-every 0");
     assert_fails(
-        2, "--attention mean: expected softmax, linear, decay, unnormalized, delta or hybrid\n",
+        2,
+        "--attention mean: expected softmax, linear, decay, unnormalized, delta, hybrid, window "
+        "or based\n",
         "train --attention mean");
     assert_fails(2, "sample: expected --load FILE, a checkpoint of language_model train\n",
                  "sample");
@@ -801,12 +803,14 @@ TEST(presets_keep_names_and_offsets)
         { "softmax", 0xaddb29740697eff0 }, { "linear", 0xaddb29740697eff0 },
         { "decay", 0x34d2aebc48c03f6a },   { "unnormalized", 0x998493513c33db98 },
         { "delta", 0x692a066ecadfb712 },   { "hybrid", 0xba64de5998bf96c9 },
+        { "window", 0xaddb29740697eff0 },  { "based", 0xaddb29740697eff0 },
     };
     for (size_t i = 0; attention_names[i]; i++) {
         ck_assert_str_eq(attention_names[i], presets[i].name);
         Params *params = params_new(test_device(), 1);
         TransformerConfig config = { .layers = 4, .heads = 2, .head_dim = 4, .feed_forward = 5 };
-        attention_set(&config, params, presets[i].name, "elu+1", /*rotary_dims*/ 0);
+        attention_set(&config, params, presets[i].name,
+                      (KindOptions){ .features = "elu+1", .window = 3 });
         nn_transformer(params, "t", config);
         const Real *flat = params_flat_values(params)->data;
         uint64_t hash = 14695981039346656037u;
@@ -842,6 +846,8 @@ TEST(options_without_effect_are_refused)
                  kinds[i]);
         assert_fails(2, sentence, arguments);
     }
+    assert_fails(2, "--window 8: expected without --attention hybrid, which has none\n",
+                 "train --data @ --attention hybrid --window 8");
     assert_fails(2, "--beta2 0.9: expected without --evaluate, which trains nothing\n",
                  "train --data @ --load @/learned --evaluate --beta2 0.9");
 }

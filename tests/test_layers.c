@@ -388,6 +388,17 @@ static const AttentionKind *causal_linear_attention(Params *params_)
     return nn_causal_linear_attention(params_, (CausalLinearConfig){ 0 });
 }
 
+static const AttentionKind *causal_softmax_attention(Params *params_)
+{
+    return nn_causal_softmax_attention(params_, (CausalSoftmaxConfig){ 0 });
+}
+
+static const AttentionKind *limited_attention(Params *params_)
+{
+    const CausalSoftmaxConfig limits = { .window = 2, .sinks = 1, .prefix = 2 };
+    return nn_causal_softmax_attention(params_, limits);
+}
+
 static void check_layer(NewKind *kind, TransformerConfig config, const int32_t *key_lengths)
 {
     begin();
@@ -411,8 +422,13 @@ TEST(gradients_of_a_pre_norm_layer)
 
 TEST(gradients_of_a_post_norm_layer_with_dropout)
 {
-    check_layer(nn_causal_softmax_attention,
+    check_layer(causal_softmax_attention,
                 (TransformerConfig){ .activation = ACTIVATION_GELU, .dropout = 0.25 }, NULL);
+}
+
+TEST(gradients_with_a_window_sinks_and_a_prefix)
+{
+    check_layer(limited_attention, (TransformerConfig){ .pre_norm = true }, NULL);
 }
 
 TEST(gradients_with_key_lengths)
@@ -630,7 +646,7 @@ TEST(key_lengths_hide_positions)
 {
     begin();
     static NewKind *const kinds[] = { linear_attention, causal_linear_attention,
-                                      nn_softmax_attention, nn_causal_softmax_attention };
+                                      nn_softmax_attention, causal_softmax_attention };
     static const int32_t lengths[] = { LENGTH / 2, LENGTH };
     Real *values = test_values(some_input());
     Attention attention = nn_attention(params, "a", small);
@@ -655,6 +671,48 @@ TEST(key_lengths_hide_positions)
     end();
 }
 
+TEST(a_layers_limits_are_those_of_the_operation)
+{
+    begin();
+    Attention attention = nn_attention(params, "a", small), limited = attention;
+    Real *values = test_zeros(LENGTH * LENGTH);
+    attention.kind = nn_softmax_attention(params);
+    limited.kind = limited_attention(params);
+    for (int i = 0; i < LENGTH; i++)
+        for (int j = 0; j < LENGTH; j++)
+            if (!((i < 2 && j < 2) || (j <= i && (i - j < 2 || j < 1))))
+                values[i * LENGTH + j] = -(Real)INFINITY;
+    const AttentionOptions options = { .mask = tape_input(tape, values, shape(LENGTH, LENGTH)) };
+    Tensor *x = some_input();
+    assert_close(test_values(nn_attention_forward(tape, &limited, x, (AttentionOptions){ 0 })),
+                 test_values(nn_attention_forward(tape, &attention, x, options)),
+                 BATCH * LENGTH * WIDTH, VECTOR_TOLERANCE);
+    assert_raises("nn_causal_softmax_attention: window is -1, expected 0 or more",
+                  nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ .window = -1 }));
+    assert_raises("nn_causal_softmax_attention: sinks is -2, expected 0 or more",
+                  nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ .sinks = -2 }));
+    assert_raises("nn_causal_softmax_attention: prefix is -3, expected 0 or more",
+                  nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ .prefix = -3 }));
+    end();
+}
+
+TEST(a_learned_sink_is_a_weight_of_the_layer)
+{
+    begin();
+    TransformerConfig config = small;
+    config.attention =
+        nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ .learned_sink = true });
+    const Attention attention = nn_attention(params, "a", config);
+    Tensor *sinks = params_find(params, "a.sink_logits");
+    ck_assert(shape_equal(sinks->shape, shape(attention.heads)));
+    Tensor *out = nn_attention_forward(tape, &attention, some_input(), (AttentionOptions){ 0 });
+    tape_backward(tape, op_sum(tape, op_square(tape, out), ALL_AXES));
+    const Real *d = test_values(tensor_gradient(sinks));
+    for (int h = 0; h < attention.heads; h++)
+        ck_assert(d[h] != 0 && test_values(sinks)[h] == 0);
+    end();
+}
+
 /* The keys j <= i of every layer */
 TEST(a_mask_reaches_every_layer)
 {
@@ -669,7 +727,7 @@ TEST(a_mask_reaches_every_layer)
     const Real *masked =
         test_values(nn_transformer_forward(tape, &transformer, some_input(), options));
     for (int i = 0; i < config.layers; i++)
-        transformer.layer[i].attention.kind = nn_causal_softmax_attention(params);
+        transformer.layer[i].attention.kind = causal_softmax_attention(params);
     assert_close(masked,
                  test_values(nn_transformer_forward(tape, &transformer, some_input(),
                                                     (AttentionOptions){ 0 })),

@@ -313,6 +313,87 @@ TEST(queries_without_keys_get_0)
         ck_assert(isfinite(y.values[DKEY][i]) && isfinite(y.values[DVALUE][i]));
 }
 
+/* A sink is one more key whose score is the sink's logit and whose value is 0. */
+TEST(a_sink_equals_a_key_of_zeros_with_a_mask)
+{
+    enum { B = 2, N = 70, H = 2, D = 5, M = 3 };
+    Tape *tape = tape_new(test_device());
+    static const Real logits[H] = { (Real)1.5, -2 };
+    Real *keys = test_normal(2, B * (N + 1) * H * D), *values = test_normal(3, B * (N + 1) * H * M);
+    Real *mask = test_zeros(H * N * (N + 1));
+    for (int h = 0; h < H; h++)
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j <= N; j++)
+                mask[(h * N + i) * (N + 1) + j] = j == N ? logits[h] : j > i ? -(Real)INFINITY : 0;
+    Tensor *query = tape_input(tape, test_normal(1, B * N * H * D), shape(B, N, H, D));
+    Tensor *key = tape_input(tape, keys, shape(B, N + 1, H, D));
+    Tensor *value = tape_input(tape, values, shape(B, N + 1, H, M));
+    Tensor *first_keys = op_slice(tape, key, 1, 0, N), *first = op_slice(tape, value, 1, 0, N);
+    for (int b = 0; b < B; b++) {
+        memset(keys + (b * (N + 1) + N) * H * D, 0, H * D * sizeof *keys);
+        memset(values + (b * (N + 1) + N) * H * M, 0, H * M * sizeof *values);
+    }
+    key = tape_input(tape, keys, key->shape);
+    value = tape_input(tape, values, value->shape);
+    Tensor *out = op_causal_softmax_attention(
+        tape, query, first_keys, first,
+        (SoftmaxAttentionOptions){ .sink_logits = tape_input(tape, logits, shape(H)) });
+    Tensor *expected = op_softmax_attention(
+        tape, query, key, value,
+        (SoftmaxAttentionOptions){ .mask = tape_input(tape, mask, shape(1, H, N, N + 1)) });
+    assert_close(test_values(out), test_values(expected), B * N * H * M, VECTOR_TOLERANCE);
+    tape_free(tape);
+}
+
+/* -infinity: no sink. A large logit: the sink alone. More keys than a block's: the sink counts
+ * once. */
+TEST(sink_logits_may_be_extreme)
+{
+    enum { N = 4200, H = 3 };
+    Tape *tape = tape_new(test_device());
+    const int64_t count = device_is_cuda(test_device()) ? 200 : N;
+    static const Real logits[H] = { -(Real)INFINITY, 200, 3 };
+    Tensor *query = tape_input(tape, test_zeros(count * H), shape(1, count, H, 1));
+    Tensor *ones = op_exp(tape, query), *sinks = tape_variable(tape, logits, shape(H));
+    Tensor *out = op_causal_softmax_attention(tape, query, query, ones,
+                                              (SoftmaxAttentionOptions){ .sink_logits = sinks });
+    const Real *values = test_values(out);
+    for (int64_t i = 0; i < count; i++) { /* (i + 1) / (i + 1 + e^logit) */
+        ck_assert_double_eq_tol(values[i * H], 1, 1e-5);
+        ck_assert_double_eq_tol(values[i * H + 1], 0, 1e-5);
+        ck_assert_double_eq_tol(values[i * H + 2], (double)(i + 1) / ((double)(i + 1) + exp(3)),
+                                1e-5);
+    }
+    tape_backward(tape, op_sum(tape, out, ALL_AXES));
+    const Real *d = test_values(tensor_gradient(sinks));
+    double expected = 0; /* -sum_i p_i out_i */
+    for (int64_t i = 0; i < count; i++)
+        expected -= exp(3) * (double)(i + 1) / pow((double)(i + 1) + exp(3), 2);
+    ck_assert(d[0] == 0);
+    ck_assert_double_eq_tol(d[1], 0, 1e-5);
+    ck_assert_double_eq_tol(d[2] / expected, 1, 1e-4);
+    tape_free(tape);
+}
+
+TEST(misuse_of_sink_logits_raises)
+{
+    Tape *tape = tape_new(test_device());
+    Real *values = test_zeros(2 * 4 * 3 * 2);
+    Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
+    assert_raises(
+        "op_causal_softmax_attention: sink_logits is [2], expected [3]: one number per "
+        "head",
+        op_causal_softmax_attention(
+            tape, query, query, query,
+            (SoftmaxAttentionOptions){ .sink_logits = tape_input(tape, values, shape(2)) }));
+    assert_raises(
+        "op_softmax_attention: sink_logits has dtype int32, expected Real",
+        op_softmax_attention(tape, query, query, query,
+                             (SoftmaxAttentionOptions){ .sink_logits = tape_input_i32(
+                                                            tape, (int32_t[3]){ 0 }, shape(3)) }));
+    tape_free(tape);
+}
+
 TEST(misuse_of_masks_raises)
 {
     Tape *tape = tape_new(test_device()), *other = tape_new(test_device());

@@ -63,7 +63,7 @@ static Tensor *transformer(bool softmax, Tensor **x, Tensor **out)
     enum { LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
     TransformerConfig config = { .layers = 2, .heads = 2, .head_dim = 8 };
     if (softmax)
-        config.attention = nn_causal_softmax_attention(params);
+        config.attention = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     const Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, WIDTH / 2);
     Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH / 2);
     const Transformer layers = nn_transformer(params, "", config);

@@ -99,7 +99,7 @@ typedef struct Model {
 static const AttentionKind *attention_of(Params *params, const Options *options)
 {
     if (!strcmp(options->common.attention, "softmax"))
-        return nn_causal_softmax_attention(params);
+        return nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     if (!strcmp(options->common.attention, "lsh"))
         return nn_causal_lsh_attention(params, (LshConfig){ .rounds = options->rounds });
     return attention_linear(params, options->common.features, true, FORM_BEST);

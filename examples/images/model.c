@@ -35,7 +35,7 @@ static const AttentionKind *attention_of(Params *params, const ImagesOptions *op
 {
     const char *name = options->common.attention;
     if (!strcmp(name, "softmax"))
-        return nn_causal_softmax_attention(params);
+        return nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     if (!strncmp(name, "lsh-", 4))
         return nn_causal_lsh_attention(params,
                                        (LshConfig){ .rounds = name[4] - '0',

@@ -38,8 +38,10 @@ Model model_new(Params *params, const LanguageOptions *options, const Vocabulary
         .pre_norm = true,
     };
     const bool rotary = !strcmp(options->positions, "rotary");
-    attention_set(&config, params, common->attention, common->features,
-                  rotary ? common->head_dim : 0);
+    attention_set(&config, params, common->attention,
+                  (KindOptions){ .features = common->features,
+                                 .rotary_dims = rotary ? common->head_dim : 0,
+                                 .window = options->window });
     Model model = { .context = options->context,
                     .rotary = rotary,
                     .dropout = nn_dropout(common->dropout) };

@@ -29,6 +29,8 @@ static const Option of_the_model[] = {
     { "context", WHOLE, OF_MODEL, AT(context), 1, 1048576, .help = "tokens of a window" },
     { "attention", CHOICE, OF_KIND, AT(common.attention), .choices = attention_names,
       .help = "causal" },
+    { "window", WHOLE, OF_KIND, AT(window), 1, 1048576, "64",
+      .help = "tokens, of --attention window and based" },
     { "positions", CHOICE, OF_KIND, AT(positions), .choices = positions,
       .help = "learned embeddings; rotary, in causal softmax and linear attention" },
 };

@@ -8,7 +8,7 @@ typedef struct LanguageOptions {
     TrainingOptions common;
     /* The model: a checkpoint fixes it. */
     const char *tokens, *positions;
-    int64_t context;
+    int64_t context, window;
     /* The training: a resumed checkpoint fixes it. */
     const char *optimizer;
     double weight_decay, beta2, last_rate, split;

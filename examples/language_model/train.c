@@ -374,7 +374,10 @@ static void run_free(Run *run)
 /* Checks combinations of options. */
 static void check_together(const LanguageOptions *options, const Given *given)
 {
+    const char *kind = options->common.attention;
     training_check(&options->common, given);
+    if (strcmp(kind, "window") && strcmp(kind, "based"))
+        options_refuse(given, "window", "--attention %s, which has none", kind);
     if (is_schedule_free(options))
         options_refuse(given, "last-rate", "--optimizer schedule-free, which averages instead");
     const int64_t tokens = options->common.batch * options->context;

@@ -74,7 +74,8 @@ static double learn(Device *device, const char *attention, int steps,
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
     config.pre_norm = true;
     config.activation = ACTIVATION_GELU;
-    attention_set(&config, params, attention, "elu+1", /*rotary_dims*/ 0);
+    attention_set(&config, params, attention,
+                  (KindOptions){ .features = "elu+1", .window = 2 * PAIRS });
     const Model model = { .tokens = nn_embedding(params, "tokens", SYMBOLS, WIDTH),
                           .positions = nn_embedding(params, "positions", LENGTH, WIDTH),
                           .transformer = nn_transformer(params, "transformer", config),

@@ -11,9 +11,14 @@ const AttentionKind *attention_linear(Params *params, const char *features, bool
 /* The kinds of causal attention that the language models compare, for an option; NULL ends them. */
 extern const char *const attention_names[];
 
-/* Sets the attention of the config's layers to the named kind. features: of linear attention, with
- * a decay or without; rotary_dims: 0, or of softmax and linear attention. */
+typedef struct KindOptions {
+    const char *features; /* of linear attention, with a decay or without */
+    int64_t rotary_dims;  /* 0, or of softmax and linear attention */
+    int64_t window;       /* positions, of window and based */
+} KindOptions;
+
+/* Sets the attention of the config's layers to the named kind. */
 void attention_set(TransformerConfig *config, Params *params, const char *name,
-                   const char *features, int64_t rotary_dims);
+                   KindOptions options);
 
 #endif

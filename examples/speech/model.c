@@ -14,7 +14,8 @@ static const AttentionKind *attention_of(Params *params, const SpeechOptions *op
 {
     const bool causal = model_is_causal(options);
     if (!strcmp(options->common.attention, "softmax"))
-        return causal ? nn_causal_softmax_attention(params) : nn_softmax_attention(params);
+        return causal ? nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 })
+                      : nn_softmax_attention(params);
     if (!strcmp(options->common.attention, "lsh"))
         return (causal ? nn_causal_lsh_attention
                        : nn_lsh_attention)(params, (LshConfig){ .rounds = options->rounds });

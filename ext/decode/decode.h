@@ -18,7 +18,8 @@ typedef struct TransformerState TransformerState;
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
     int64_t max_length;  /* 1024: the maximum number of positions per sequence, of linear attention
-                          * too. The KV cache is allocated for them, the recurrent state is not */
+                          * too. The KV cache is allocated for them, or with a window for sinks +
+                          * window positions; the recurrent state has one size */
     Precision precision; /* PRECISION_FLOAT32; PRECISION_TF32, of products, on CUDA only. With
                           * PRECISION_BF16, on the CPU only, products read bf16 copies of the
                           * weights, which follow the weights; the KV cache is stored in bf16 */
@@ -29,21 +30,22 @@ typedef struct GenerationConfig {
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention of each
- * layer is causal linear (with any feature map), causal softmax without a decay, or the delta rule;
- * inside a replayed step; and if the device or a double-precision build lacks the precision or
- * 8-bit weights. Layers that differ, or have gates or rotary positions, decode in PRECISION_FLOAT32
- * without 8-bit weights; anything else raises. */
+ * layer is causal linear (with any feature map), causal softmax without a decay or a prefix, or
+ * the delta rule; inside a replayed step; and if the device or a double-precision build lacks the
+ * precision or 8-bit weights. Layers that differ, or have a window, a learned sink, gates or rotary
+ * positions, decode in PRECISION_FLOAT32 without 8-bit weights; anything else raises. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);
 
 /* One decode step: row b of the result is what nn_transformer_forward computes at the next position
  * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
- * belongs to the state and is valid until the next step. It takes no tape. Layers that differ,
- * or have gates or rotary positions, decode by operations: then it allocates memory in the first
- * two calls, otherwise in the first one alone. It may be part of a replayed step, but on CUDA not
- * where it decodes by operations. Raises when a sequence already has max_length positions (a replay
- * cannot detect this: the result is NaN), and when x requires a gradient. */
+ * belongs to the state and is valid until the next step. It takes no tape. Layers that differ, or
+ * have a window, a learned sink, gates or rotary positions, decode by operations: then it allocates
+ * memory in the first two calls, otherwise in the first one alone. It may be part of a replayed
+ * step, but on CUDA not where it decodes by operations. Raises when a sequence
+ * already has max_length positions (a replay cannot detect this: the result is NaN), and when x
+ * requires a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,

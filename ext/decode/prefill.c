@@ -70,7 +70,8 @@ Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
     for (int64_t i = 0; i < state->transformer.layers; i++)
         caches[i] = (AttentionCache){
             .state = &state->layer[i],
-            .counts = state->counts,
+            .before = state->counts,
+            .counts = form.counts,
             .lengths = form.cached_lengths,
         };
     StateTensor list[MAX_STATE_TENSORS];

@@ -53,7 +53,9 @@ static bool engine_attention(const Attention *attention, EngineAttention *engine
     const CausalLinearConfig *linear = nn_linear_options(kind);
     if (linear && engine->features == FEATURE_MAP_IDENTITY)
         engine->features = (int)linear->features;
-    return linear ? kind->states && !linear->unnormalized : kind->has_cache && !kind->inner;
+    if (linear)
+        return kind->states && !linear->unnormalized;
+    return kind->has_cache && kind->window == 0 && !kind->of_layer && !kind->inner;
 }
 
 /* Whether a backend's engine computes the layers: all alike. The one that reads weights in 8 bits
@@ -93,8 +95,8 @@ static void check_precision(Device *device, const Transformer *transformer, Gene
                     config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
     if ((precision != PRECISION_FLOAT32 || config.int8_weights) &&
         !has_engine(kernels, transformer))
-        error_raise("nn_transformer_state: %s not available for layers that differ, have gates "
-                    "other than a decay, or rotary positions",
+        error_raise("nn_transformer_state: %s not available for layers that differ, or have a "
+                    "window, a learned sink, gates other than a decay, or rotary positions",
                     config.int8_weights           ? "int8_weights are"
                     : precision == PRECISION_TF32 ? "tf32 is"
                                                   : "bf16 is");
@@ -119,6 +121,14 @@ static AttentionState state_of(const Attention *attention, int state, int64_t B)
                                   (AttentionSizes){ B, attention->heads, D, D });
 }
 
+/* Of the KV cache: see cache_slot. */
+static int64_t cache_slots(const AttentionKind *kind, int64_t max_length)
+{
+    const bool all =
+        kind->window == 0 || kind->sinks >= max_length || kind->window > max_length - kind->sinks;
+    return all ? max_length : kind->sinks + kind->window;
+}
+
 /* A layer's state without memory. */
 static LayerState describe_layer(Device *device, const Attention *attention,
                                  GenerationConfig config)
@@ -129,8 +139,9 @@ static LayerState describe_layer(Device *device, const Attention *attention,
     if (kind->has_cache) {
         const bool bf16 = config.precision == PRECISION_BF16; /* sums over positions stay Real */
         layer.keys = state_tensor(device, bf16 ? TENSOR_BF16 : TENSOR_REAL,
-                                  shape(B, H, config.max_length, D));
+                                  shape(B, H, cache_slots(kind, config.max_length), D));
         layer.values = layer.keys;
+        layer.sinks = kind->window ? kind->sinks : 0;
     }
     for (int state = 0; state < kind->states; state++)
         layer.states[state] =
@@ -355,12 +366,14 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
                     (long long)to->max_length, (long long)from->max_length);
 }
 
-/* Copies the first `positions` keys, or values, of a sequence; max_length and, on the CPU, dtype
- * may differ. */
+/* Copies the keys, or values, of a sequence with this number of positions; max_length and, on the
+ * CPU, dtype may differ. The slots are the same ones: a cache with fewer slots than positions has
+ * sinks + window of them in both states. */
 static void copy_positions(const Tensor *to, int64_t sequence, const Tensor *from,
                            int64_t from_sequence, int64_t positions)
 {
-    const int64_t H = to->shape.size[1], D = to->shape.size[3], n = positions * D;
+    const int64_t H = to->shape.size[1], D = to->shape.size[3], slots = from->shape.size[2];
+    const int64_t n = (positions < slots ? positions : slots) * D;
     for (int64_t h = 0; n > 0 && h < H; h++) {
         Real *dst = tensor_at(to, (sequence * H + h) * to->shape.size[2] * D);
         const Real *src = tensor_at(from, (from_sequence * H + h) * from->shape.size[2] * D);

@@ -12,8 +12,20 @@
  * attention. A tensor that the layer does not have has no device. */
 typedef struct LayerState {
     Tensor states[MAX_ATTENTION_STATES]; /* linear: [S, z], [B, H, F, D + 1] */
-    Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
+    Tensor keys, values;                 /* softmax: [B, H, slots, D]; Real, or bf16 on the CPU */
+    int64_t sinks;                       /* softmax with a window: see cache_slot */
 } LayerState;
+
+/* The slot of a position's key and value in the KV cache. With a window a position attends to the
+ * first `sinks` and the last `window` positions alone. So the cache has sinks + window slots, of
+ * which those after the sinks are a ring buffer: position i takes the slot of position i - window,
+ * which neither i nor a later position attends to. Where max_length slots hold all positions,
+ * without a window or with a long one, they are in their order. */
+static inline int64_t cache_slot(const LayerState *layer, int64_t position)
+{
+    const int64_t slots = layer->keys.shape.size[2], sinks = layer->sinks;
+    return position < slots ? position : sinks + (position - sinks) % (slots - sinks);
+}
 
 /* What an engine reads of a layer's attention. */
 typedef struct EngineAttention {
@@ -27,9 +39,8 @@ typedef struct EngineAttention {
 typedef struct AttentionCache {
     const LayerState *state;           /* recurrent: read; softmax: appended to */
     Real *after[MAX_ATTENTION_STATES]; /* output: the recurrent states after these positions */
-    const int32_t *counts;             /* softmax, on the host: positions before these, [B] */
-    Tensor *lengths; /* softmax: int32 [B H], of each head's keys with one position more: attend to
-                      * the cache; NULL: to x alone */
+    const int32_t *before, *counts;    /* softmax, on the host: positions before x and after, [B] */
+    int32_t *lengths; /* softmax: a buffer, [B H]: attend to the cache; NULL: to x alone */
 } AttentionCache;
 
 struct TransformerState {
@@ -48,7 +59,7 @@ struct TransformerState {
     Tensor out, positions;                 /* returned by the functions; see set_addresses */
     int32_t *device_counts;                /* [B], in memory: positions processed per sequence */
     int32_t *counts; /* host [B], a copy of device_counts; buffers for state_write_counts, [B], and
-                      * for cached_lengths, [B, H] */
+                      * for cached_lengths, [B H] */
     bool recorded;   /* a recorded step changes device_counts: replays may have done so since */
     Tape *tape;      /* of steps on operations; NULL if an engine computes them */
     Block *weights;  /* weights as the engine stores them, or NULL */
@@ -80,10 +91,10 @@ void state_write_counts(TransformerState *state, int32_t *counts);
  * x. It changes last, so an error changes nothing: new recurrent states go to a buffer, keys and
  * values to the KV cache, where they do not count yet. */
 typedef struct ParallelForm {
-    Tensor *x, *lengths;    /* lengths: as in nn_transformer_prefill */
-    Tensor *cached_lengths; /* [B H], for N = 1 and softmax attention: the positions in the cache,
-                             * this one included, which each head attends to; or NULL */
-    int32_t *counts;        /* [B]: positions per sequence after x; overwritten */
+    Tensor *x, *lengths;     /* lengths: as in nn_transformer_prefill */
+    int32_t *cached_lengths; /* for N = 1: softmax attention attends to the cache, and this is a
+                              * buffer, [B H]; or NULL */
+    int32_t *counts;         /* [B]: positions per sequence after x; overwritten */
 } ParallelForm;
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form);
 

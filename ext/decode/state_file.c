@@ -1,7 +1,7 @@
 /* Generation states to and from safetensors files. Entries: "counts" [B], "max_length" [], and per
  * layer "layers.0.sums" [B, H, F, D + 1] and "layers.0.convolution", or "layers.0.keys" and
- * "layers.0.values" [B, H, max_length, D], in Real: states in bf16 and in Real load each other's
- * files. */
+ * "layers.0.values" [B, H, max_length, D] (with a window [B, H, sinks + window, D]), in Real:
+ * states in bf16 and in Real load each other's files. */
 #include "ext/decode/state.h"
 
 #include <stdio.h>

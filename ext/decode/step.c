@@ -20,8 +20,8 @@
  * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
  * step_on_operations below defines a step and runs where there is no engine: on a device without
- * one, and for layers that differ, have gates (the delta rule, a convolution, an
- * output gate; on CUDA also a decay) or rotary positions. */
+ * one, and for layers that differ, or have a window, a learned sink, gates (the
+ * delta rule, a convolution, an output gate; on CUDA also a decay) or rotary positions. */
 #include "ext/decode/kernels.h"
 
 static void check_step_input(const TransformerState *state, const Tensor *x)
@@ -62,18 +62,13 @@ static void step_on_operations(TransformerState *state, const Tensor *x)
     tape_reset(tape);
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
-    const int64_t H = state->H;
     int32_t *after = state->counts + state->B, *lengths = after + state->B;
     for (int64_t b = 0; b < state->B; b++)
         after[b] = state->counts[b] + 1;
-    for (int64_t i = 0; i < state->B * H; i++)
-        lengths[i] = after[i / H];
     Tensor row = { .device = x->device, .data = x->data };
     row.shape = shape(state->B, 1, state->width);
-    ParallelForm form = { .x = &row, .counts = after };
-    if (state->softmax)
-        form.cached_lengths = tape_input_i32(tape, lengths, shape(state->B * H));
-    const Tensor *out = state_advance(tape, state, form);
+    const Tensor *out = state_advance(
+        tape, state, (ParallelForm){ .x = &row, .cached_lengths = lengths, .counts = after });
     device_copy(state->device, state->out.data, out->data, tensor_bytes(out));
     tape_reset(tape);
 }
@@ -86,8 +81,9 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
     check_counts(state);
     if (state->tape) {
         if (device_is_capturing(state->device))
-            error_raise("nn_transformer_step: this step is replayed, and layers that differ, "
-                        "have gates or rotary positions have no captured decode step");
+            error_raise("nn_transformer_step: this step is replayed, and layers that differ, or "
+                        "have a window, a learned sink, gates or rotary positions have no captured "
+                        "decode step");
         step_on_operations(state, x);
         return &state->out;
     }

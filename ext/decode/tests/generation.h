@@ -41,6 +41,18 @@ static inline void shift_biases(int64_t layers)
     }
 }
 
+/* Sink logits that differ by head. */
+static inline void set_sink_logits(int64_t layers)
+{
+    for (int i = 0; i < layers; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "layers.%d.attention.sink_logits", i);
+        Tensor *sinks = params_find(params, name);
+        if (sinks)
+            tensor_write(sinks, test_normal(40 + (uint64_t)i, tensor_count(sinks)));
+    }
+}
+
 static inline void begin(TestConfig config)
 {
     device = test_device();
@@ -55,6 +67,7 @@ static inline void begin(TestConfig config)
     width = config.heads * config.head_dim;
     transformer = nn_transformer(params, "", test_config(params, config));
     shift_biases(config.layers);
+    set_sink_logits(config.layers);
 }
 
 static inline void end(void)
@@ -108,6 +121,13 @@ static const TestConfig kinds[] = {
     { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 4 },
     { .rotary_dims = 2, .rotary_base = 100, .pre_norm = true },
     { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 2, .convolution = 3, .output_gate = true },
+    { .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .window = 2, .sinks = 1 } },
+    { .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .window = 3 }, .rotary_dims = 4 },
+    { .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .learned_sink = true } },
+    { .attention = KIND_CAUSAL_SOFTMAX,
+      .softmax = { .window = 2, .learned_sink = true },
+      .rotary_dims = 2,
+      .output_gate = true },
     { .layers = 3,
       .attention = KIND_DELTA_RULE,
       .decay = DECAY_LEARNED,
@@ -115,6 +135,7 @@ static const TestConfig kinds[] = {
       .output_gate = true,
       .pre_norm = true,
       .rotary_dims = 2,
+      .softmax = { .window = 1, .sinks = 2 },
       .softmax_layer = 1 },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };

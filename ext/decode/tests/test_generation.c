@@ -276,6 +276,52 @@ TEST(a_result_may_be_the_next_x)
     end_with(u);
 }
 
+/* --------------------------------------------------------------------------------------- windows
+ * The KV cache is a ring buffer, which these sequences pass several times. */
+enum { LONG = 70 };
+
+TEST(with_windows_much_shorter_than_the_sequence)
+{
+    static const CausalSoftmaxConfig limits[] = {
+        { .window = 1 },
+        { .window = 7 },
+        { .window = 8, .sinks = 3 },
+        { .window = 69 },
+        { .window = 70 },
+        { .window = 1, .sinks = 100 },
+        { .sinks = 3 },
+        { .window = 30, .sinks = 40 },
+    };
+    for (int i = 0; i < 8; i++) {
+        begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .softmax = limits[i] });
+        const Sequences s = sequences_new(2, LONG);
+        TransformerState *state = new_state(2, LONG);
+        step_through(state, s, 0, LONG);
+        nn_transformer_state_free(state);
+        end();
+    }
+}
+
+TEST(a_prompt_fills_the_ring_buffer_anywhere)
+{
+    begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .softmax = { 8, .sinks = 3 } });
+    const Sequences s = sequences_new(3, LONG);
+    for (int32_t n = 1; n < 40; n++) {
+        const int32_t lengths[] = { n, 1 + n / 3, 40 - n };
+        TransformerState *state = new_state(3, LONG), *other = new_state(3, LONG + n);
+        nn_transformer_prefill(tape, state, prompt(cut(s, s.x, 0, 40), 3, 40),
+                               tape_input_i32(tape, lengths, shape(3)));
+        ragged_step(state, s, lengths);
+        for (int64_t b = 0; b < 3; b++)
+            nn_transformer_state_copy(other, b, state, b);
+        for (int32_t i = 1; i < 12; i++)
+            ragged_step(other, s, (int32_t[]){ lengths[0] + i, lengths[1] + i, lengths[2] + i });
+        nn_transformer_state_free(state);
+        nn_transformer_state_free(other);
+    }
+    end();
+}
+
 /* -------------------------------------------------------------------------------------- prompts */
 TEST(steps_continue_from_a_prompt_of_every_length)
 {

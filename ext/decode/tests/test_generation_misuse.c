@@ -26,6 +26,11 @@ TEST(states_are_of_causal_linear_or_softmax_attention)
         assert_raises(cases[i].sentence, new_state(1, LENGTH));
         end();
     }
+    begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .prefix = 2 } });
+    assert_raises(STATE "the transformer's attention is prefix softmax, expected causal linear, "
+                        "causal softmax or the delta rule",
+                  new_state(1, LENGTH));
+    end();
     begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_CONSTANT });
     assert_raises(STATE "layer 0 is softmax attention with a decay, which has no KV cache",
                   new_state(1, LENGTH));
@@ -54,10 +59,12 @@ TEST(gates_decode_in_float32)
     begin((TestConfig){ .attention = KIND_DELTA_RULE });
     for (int i = 1; i < STORED; i++) {
         stored = all_stored[i];
-        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ, have "
-                                     "gates other than a decay, or rotary positions"
-                             : STATE "bf16 is not available for layers that differ, have gates "
-                                     "other than a decay, or rotary positions",
+        assert_raises(i == 1 ? STATE "int8_weights are not available for layers that differ, or "
+                                     "have a window, a learned sink, gates other than a decay, or "
+                                     "rotary positions"
+                             : STATE "bf16 is not available for layers that differ, or have a "
+                                     "window, a learned sink, gates other than a decay, or rotary "
+                                     "positions",
                       new_state(1, LENGTH));
     }
     end();

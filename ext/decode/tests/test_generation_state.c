@@ -182,9 +182,9 @@ TEST(memory_stays_what_it_is_after_the_first_steps)
     }
 }
 
-TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
+static void check_size(TestConfig config)
 {
-    begin(linear);
+    begin(config);
     TransformerState *state = new_state(2, 4);
     const size_t before = device_memory(device).current;
     nn_transformer_state_free(state);
@@ -192,6 +192,16 @@ TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
     ck_assert_uint_eq(device_memory(device).current, before);
     nn_transformer_state_free(state);
     end();
+}
+
+TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
+{
+    check_size(linear);
+}
+
+TEST(the_kv_cache_of_a_window_does_not_grow_with_max_length)
+{
+    check_size((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .softmax = { 3, .sinks = 1 } });
 }
 
 /* Bytes that a state of one sequence adds. */

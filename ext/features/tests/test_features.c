@@ -456,7 +456,7 @@ TEST(unknown_feature_maps_raise)
     "nn_feature_attention: inner is " name " attention, expected linear or causal linear "         \
     "attention with FEATURE_MAP_IDENTITY"
     config = (FeatureConfig){ .features = FEATURES_POLYNOMIAL };
-    config.inner = nn_causal_softmax_attention(params);
+    config.inner = nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 });
     assert_raises(NOT_IDENTITY("causal softmax"), nn_feature_attention(params, config));
     config.inner = nn_linear_attention(params, FEATURE_MAP_RELU);
     assert_raises(NOT_IDENTITY("linear"), nn_feature_attention(params, config));

@@ -92,7 +92,7 @@ TEST(rotary_positions_rotate_queries_and_keys)
         Params *params = params_new(test_device(), 3);
         Tape *tape = tape_new(test_device());
         const AttentionKind *inner =
-            softmax ? nn_causal_softmax_attention(params)
+            softmax ? nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 })
                     : nn_causal_linear_attention(params, (CausalLinearConfig){ 0 });
         const AttentionKind *kind =
             nn_rotary_attention(params, (RotaryConfig){ inner, ROTARY_DIMS, .base = 50 });

@@ -22,6 +22,7 @@ typedef struct AttentionInputs {
     const int32_t *offsets;     /* [B + 1], or [documents + 1], or NULL */
     const Real *mask;           /* of softmax attention, or NULL: attention_mask_at */
     const Real *log_decay;      /* of softmax attention, [B, N, H], or NULL: all 0 */
+    const Real *sink_logits;    /* of softmax attention, [H], or NULL: none */
     int64_t query_stride, key_stride, value_stride;
     int64_t mask_sequence_stride, mask_head_stride; /* 0: the same mask for all of them */
     int64_t window, sinks, prefix, documents;       /* of softmax attention: softmax/visible.h */
@@ -117,11 +118,13 @@ typedef struct LinearScanGradient {
 /* Names of an operation and its arguments in error messages. */
 typedef struct AttentionLabels {
     const char *name, *query, *key, *value, *key_lengths, *offsets, *state, *mask, *log_decay;
+    const char *sink_logits;
 } AttentionLabels;
 #define ATTENTION_LABELS(name, query, key)                                                         \
     {                                                                                              \
         name, name ": " query, name ": " key, name ": value", name ": key_lengths",                \
-            name ": offsets", name ": state", name ": mask", name ": log_decay"                    \
+            name ": offsets", name ": state", name ": mask", name ": log_decay",                   \
+            name ": sink_logits"                                                                   \
     }
 
 /* A packed query holds 3 tensors, query, key and value. */

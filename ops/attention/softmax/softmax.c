@@ -36,6 +36,15 @@
  *     dc_i = sum_j dS_ij - sum_n dS_ni         dlog_decay_t <- sum_{i>=t} dc_i
  *   Rows of dS add up to 0 but for the rounding of out_i in D_i. With them in dc_i, dlog_decay_t is
  *   a sum over the pairs j < t <= i alone, and the errors of all others cancel.
+ *
+ * A sink (OpenAI 2025, gpt-oss; sinks without a key in Xiao et al. 2024, StreamingLLM) is one more
+ * key with the logit s_h of its head, a parameter, and the value 0. So it enters l alone, and P_i,
+ * the row's weights of the other keys, adds up to 1 - p_i:
+ *   l_i = e^(s_h - m_i) + sum_j e^(s_ij - m_i)           p_i = e^(s_h - m_i) / l_i
+ * Forward, the row begins with m = s_h and l = 1. Backward, dP of the sink is 0 = g_i.0, so D_i is
+ * the sum above as it is, and all formulas hold. Its own dS = p_i (0 - D_i), of all rows of h:
+ *   ds_h <- -sum_i p_i D_i
+ *
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
  * current tile is in memory.
  *
@@ -82,8 +91,9 @@ void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
         for (int64_t i = 0; i < a->N; i++) {
             const int64_t row = attention_row_at(a, b, h, i);
             const VisibleColumns visible = visible_columns(&v, i);
-            Real m = attention_lowest(a);
-            double l = 0, decay = 0;
+            const RowStart start = row_start(a->sink_logits, h, attention_lowest(a));
+            Real m = start.m;
+            double decay = 0;
             for (int64_t j = visible_before(&visible, visible.end), next; j >= visible.first;
                  j = next) {
                 s[j] = softmax_score(a, b, h, i, j, decay);
@@ -91,6 +101,7 @@ void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
                 next = visible_before(&visible, j);
                 decay += decay_between(a, b, h, next, j);
             }
+            double l = start.l == 0 ? 0 : real_exp(a->sink_logits[h] - m);
             for (int64_t j = visible.first; j < visible.end; j = visible_after(&visible, j))
                 l += (s[j] = real_exp(s[j] - m));
             for (int64_t c = 0; c < a->M; c++) {
@@ -106,9 +117,9 @@ void softmax_attention_forward_plain(Real *out, Real *maxima, Real *inverse,
     device_workspace_free(rows);
 }
 
-void softmax_attention_backward_plain(AttentionGradient d, Real *dc_out, const Real *dout,
-                                      const Real *out, const Real *m, const Real *inverse,
-                                      const AttentionInputs *a, bool causal)
+void softmax_attention_backward_plain(AttentionGradient d, Real *dc_out, Real *dsink,
+                                      const Real *dout, const Real *out, const Real *m,
+                                      const Real *inverse, const AttentionInputs *a, bool causal)
 {
     const int64_t N = a->N, keys = a->keys, D = a->D, M = a->M;
     const int64_t size = (N + keys) * D + keys * M + N;
@@ -123,6 +134,8 @@ void softmax_attention_backward_plain(AttentionGradient d, Real *dc_out, const R
             const VisibleColumns visible = visible_columns(&v, i);
             const Real *q = a->query + attention_query_at(a, b, h, i), *g = dout + row * M;
             const double D_i = attention_dot(g, out + row * M, M);
+            if (dsink)
+                dsink[row] = (Real)(-real_exp(a->sink_logits[h] - m[row]) * inverse[row] * D_i);
             double decay = 0;
             for (int64_t j = visible_before(&visible, visible.end), next; j >= visible.first;
                  j = next) {
@@ -162,18 +175,24 @@ typedef struct SoftmaxAttributes {
 
 static void softmax_attention_backward(Node *node)
 {
-    Tensor *out = node->outputs[0], *log_decay = node->inputs[4];
+    Tensor *out = node->outputs[0], *log_decay = node->inputs[4], *sink_logits = node->inputs[6];
     const SoftmaxAttributes *a = node->attributes;
     const AttentionInputs *x = &a->x;
     const AttentionGradient d = op_attention_contributions(node);
     const bool decays = log_decay && log_decay->requires_grad;
+    const bool sinks = sink_logits && sink_logits->requires_grad;
+    Tensor *m = node->saved[0], *inverse = node->saved[1];
     Tensor *dc = decays ? scratch_of_node(node, log_decay) : NULL;
-    kernels_of(out)->softmax_attention_backward(d, dc ? dc->data : NULL, tape_upstream(node, 0),
-                                                out->data, node->saved[0]->data,
-                                                node->saved[1]->data, x, a->causal);
+    Tensor *dsink = sinks ? scratch_of_node(node, m) : NULL;
+    kernels_of(out)->softmax_attention_backward(d, dc ? dc->data : NULL, dsink ? dsink->data : NULL,
+                                                tape_upstream(node, 0), out->data, m->data,
+                                                inverse->data, x, a->causal);
     if (dc)
         kernels_of(dc)->cumulative_sum(tape_contribution(node, log_decay), dc->data, true,
                                        (AxisView){ 1, x->B, x->N, x->H });
+    if (dsink)
+        kernels_of(dsink)->column_sums(tape_contribution(node, sink_logits), dsink->data,
+                                       x->B * x->N, x->H);
 }
 
 static void use_mask(Tape *tape, const char *label, Tensor *mask, AttentionInputs *a)
@@ -204,6 +223,15 @@ static void use_log_decay(Tape *tape, const char *label, Tensor *log_decay, bool
                    label);
     op_attention_check_log_decay(tape, label, log_decay, shape(a->B, a->N, a->H));
     a->log_decay = log_decay->data;
+}
+
+static void use_sink_logits(Tape *tape, const char *label, Tensor *sink_logits, AttentionInputs *a)
+{
+    tape_use_real(tape, label, sink_logits);
+    if (!shape_equal(sink_logits->shape, shape(a->H)))
+        tape_error(tape, "%s is %s, expected %s: one number per head", label,
+                   shape_text(sink_logits->shape).text, shape_text(shape(a->H)).text);
+    a->sink_logits = sink_logits->data;
 }
 
 /* Raises unless the option is 0 or more, and 0 where the operation has no causal mask. */
@@ -261,6 +289,8 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
         use_mask(tape, labels.mask, options.mask, &all.x);
     if (options.log_decay)
         use_log_decay(tape, labels.log_decay, options.log_decay, causal, &all.x);
+    if (options.sink_logits)
+        use_sink_logits(tape, labels.sink_logits, options.sink_logits, &all.x);
     use_limits(tape, labels.name, options, causal, &all.x);
     if (options.offsets)
         use_documents(tape, labels, options.offsets, key_lengths, query, &all.x);
@@ -271,8 +301,8 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths, options.log_decay,
-                                          options.offsets },
-                              .minus_infinity = 1 << 4,
+                                          options.offsets, options.sink_logits },
+                              .minus_infinity = 1 << 4 | 1 << 6,
                               .outputs = { out },
                               .saved = { m, inverse },
                               .attributes = tape_save(tape, &all, sizeof all) });

@@ -44,6 +44,21 @@ static inline Real attention_lowest(const AttentionInputs *a)
     return a->mask || attention_is_limited(a) ? -(Real)FLT_MAX : -(Real)INFINITY;
 }
 
+/* m and l of a row of head h before its first key: the sink's, or of no scores. */
+typedef struct RowStart {
+    Real m, l;
+} RowStart;
+SHARED_FUNCTION RowStart row_start(const Real *sink_logits, int64_t h, Real lowest)
+{
+    RowStart start = { lowest, 0 };
+    if (sink_logits) {
+        const Real s = sink_logits[h];
+        start.m = s > -(Real)FLT_MAX ? s : -(Real)FLT_MAX;
+        start.l = s == -(Real)INFINITY ? 0 : s - s + 1; /* 1, or NaN if s is */
+    }
+    return start;
+}
+
 /* What decides which pairs of a sequence are visible. */
 typedef struct Visibility {
     bool causal;                   /* N = keys, or fewer keys by a key length */

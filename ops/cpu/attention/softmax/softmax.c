@@ -1,9 +1,9 @@
 /* CPU kernels of softmax attention; softmax.c has the derivation.
  *
  * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
- * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
- * and, for each, over the key tiles (softmax_tiles.h) with keys that any of its queries sees
- * (visible.h). */
+ * query tile of a head. A unit iterates over its query tiles and, for each, over the key tiles
+ * (softmax_tiles.h) with keys that any of its queries sees (visible.h). It packs keys and values
+ * when the first query tile sees them. */
 #include "ops/attention/softmax/visible.h"
 #include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
@@ -38,13 +38,15 @@ typedef struct SoftmaxUnit {
     Visibility visibility;
     VisibleColumns visible;     /* to any of the tile's queries; the end padded to whole rows */
     VisibleColumns first, last; /* visible to its first and to its last query */
+    int64_t packed;             /* keys and values in the buffers: the first ones */
     int32_t begin[SOFTMAX_KEYS], end[SOFTMAX_KEYS]; /* of the key tile */
     Real *key, *value;                              /* [keys, D], [keys, M] */
     struct {
         Real *m, *l, *out;
     } previous;                /* of the tile's queries: m, l, o over the previous blocks */
     Real *dquery, *dquery_sum; /* [SOFTMAX_QUERIES, D]: of a block, and of all blocks so far */
-    Real *dkey, *dvalue;       /* [keys, D], [keys, M]: sums of the unit */
+    Real *dkey, *dvalue;       /* [keys, D], [keys, M]: sums of the unit, zeroed when packed */
+    int64_t contributed;       /* keys whose dk and dv are: the first ones */
     Real *dc;                  /* [keys]: likewise, with a decay */
 } SoftmaxUnit;
 
@@ -113,17 +115,32 @@ static void sum_decays(QueryTile *t)
     }
 }
 
-/* A unit with its keys and values. */
+/* A unit before its first query tile. */
 static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bool backward)
 {
     SoftmaxUnit u = { .tile.head = head_at(p->type, p->a, unit / p->segments) };
     u.visibility = visibility_of(p->a, p->causal, u.tile.head.b);
     const int64_t workspace = p->segments > 1 ? unit : omp_get_thread_num();
     allocate_unit(&u, p, scratch + workspace * p->size, backward);
-    load_keys(u.key, u.value, &u.tile.head, 0, u.tile.head.positions);
     if (p->a->log_decay)
         sum_decays(&u.tile);
     return u;
+}
+
+/* Packs the keys and values before `end`, whose sums of dk and dv begin at 0. */
+static void pack_keys(SoftmaxUnit *u, int64_t end)
+{
+    const QueryTile *t = &u->tile;
+    const int64_t first = u->packed, count = end - first;
+    if (count <= 0)
+        return;
+    load_keys(u->key + first * t->D, u->value + first * t->M, &t->head, first, count);
+    if (u->dkey) {
+        const int64_t rows = round_up(count, ROWS);
+        memset(u->dkey + first * t->D, 0, (size_t)(rows * t->D) * sizeof(Real));
+        memset(u->dvalue + first * t->M, 0, (size_t)(rows * t->M) * sizeof(Real));
+    }
+    u->packed = end;
 }
 
 /* Moves to the unit's query tile that starts at `first`. */
@@ -137,6 +154,7 @@ static void select_softmax_tile(SoftmaxUnit *u, int64_t first)
     u->last = visible_columns(&u->visibility, first + t->count - 1);
     u->visible.end = minimum(round_up(u->last.end, ROWS), t->head.positions);
     load_queries(t, score_scale(u->p->a));
+    pack_keys(u, u->visible.end);
 }
 
 /* The queries of the tile that see each key of k: skips those before and drops those after all of
@@ -244,11 +262,15 @@ static void clear_block(QueryTile *t)
 static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
-    for (int64_t i = 0; i < t->columns; i++)
-        t->m[i] = attention_lowest(u->p->a);
+    const AttentionInputs *a = u->p->a;
+    const RowStart start = row_start(a->sink_logits, t->head.h, attention_lowest(a));
     int64_t keys = 0; /* in this block */
     bool previous = false;
     clear_block(t);
+    for (int64_t i = 0; i < t->columns; i++) {
+        t->m[i] = start.m;
+        t->l[i] = start.l;
+    }
     for (KeyTile k = first_key_tile(u); k.keys > 0; k = next_key_tile(u, &k)) {
         if (keys >= KEY_BLOCK) {
             if (previous)
@@ -266,7 +288,7 @@ static void softmax_forward_tile(Real *out, Real *m, Real *inverse, SoftmaxUnit 
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = row_of(&t->head, t->first + i), at = sums_at(&t->head, t->first + i);
         m[at] = t->m[i];
-        inverse[at] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
+        inverse[at] = store_out(u->p->type, elements_at(u->p->type, out, row * a->M), t, i);
     }
 }
 
@@ -325,33 +347,71 @@ static void softmax_backward_tile(SoftmaxUnit *u)
     add_sums(u->dquery_sum, u->dquery, size);
 }
 
-/* dq of a unit's queries, and the unit's sums of dk and dv. */
-static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Real *dout,
-                                  const Real *out, const Real *m, const Real *inverse,
-                                  int64_t first)
+/* -p_i D_i of the tile's queries; D_i is divided by l already. */
+static void store_sink_gradients(Real *dsink, const QueryTile *t)
+{
+    const Real sink = t->head.a->sink_logits[t->head.h];
+    for (int64_t i = 0; i < t->count; i++)
+        dsink[row_of(&t->head, t->first + i)] = -real_exp(sink - t->m[i]) * t->D_i[i];
+}
+
+/* Contributes dk and dv of the keys before `end`. */
+static void contribute_keys(AttentionGradient d, SoftmaxUnit *u, int64_t end)
+{
+    const SoftmaxPlan *p = u->p;
+    const AttentionHead *head = &u->tile.head;
+    const int64_t first = u->contributed, D = u->tile.D, M = u->tile.M;
+    if (end <= first)
+        return;
+    contribute_head(p->type, d.key, key_at(head, first), p->a->key_stride, u->dkey + first * D,
+                    end - first, p->a->D, 1);
+    contribute_head(p->type, d.value, value_at(head, first), p->a->value_stride,
+                    u->dvalue + first * M, end - first, p->a->M, 1);
+    u->contributed = end;
+}
+
+/* dq of a unit's queries, and the unit's sums of dk and dv. The only unit of a head contributes
+ * those of keys that no later query sees, while they are in the cache. */
+static void softmax_backward_unit(AttentionGradient d, Real *dsink, SoftmaxUnit *u,
+                                  const Real *dout, const Real *out, const Real *m,
+                                  const Real *inverse, int64_t first)
 {
     QueryTile *t = &u->tile;
     const SoftmaxPlan *p = u->p;
-    memset(u->dkey, 0, (size_t)(p->keys * t->D) * sizeof(Real));
-    memset(u->dvalue, 0, (size_t)(p->keys * t->M) * sizeof(Real));
+    const int64_t N = p->a->N, step = p->segments * SOFTMAX_QUERIES;
     if (u->dc)
         memset(u->dc, 0, (size_t)p->keys * sizeof(Real));
-    for (; first < p->a->N; first += p->segments * SOFTMAX_QUERIES) {
+    for (; first < N; first += step) {
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, m, inverse);
+        if (dsink)
+            store_sink_gradients(dsink, t);
         softmax_backward_tile(u);
         contribute_head(p->type, d.query, query_at(&t->head, first), p->a->query_stride,
                         u->dquery_sum, t->count, p->a->D, score_scale(p->a));
+        if (p->segments == 1 && first + step < N)
+            contribute_keys(
+                d, u, minimum(visible_columns(&u->visibility, first + step).first, u->packed));
     }
+    /* Keys that no query of the unit sees have sums of 0. */
+    memset(u->dkey + u->packed * t->D, 0, (size_t)((p->keys - u->packed) * t->D) * sizeof(Real));
+    memset(u->dvalue + u->packed * t->M, 0, (size_t)((p->keys - u->packed) * t->M) * sizeof(Real));
 }
 
-/* dk, dv and dc of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *dc, Real *scratch, const SoftmaxPlan *p,
+/* dc of a head, and dk and dv that are not contributed yet. */
+static void contribute_rest(AttentionGradient d, Real *dc, SoftmaxUnit *u)
+{
+    const AttentionInputs *a = u->p->a;
+    for (int64_t i = 0; dc && i < a->N; i++)
+        dc[row_of(&u->tile.head, i)] = u->dc[i];
+    contribute_keys(d, u, a->keys);
+}
+
+/* The same of a head with several units: adds their sums in a fixed order. */
+static void contribute_sums(AttentionGradient d, Real *dc, Real *scratch, const SoftmaxPlan *p,
                             int64_t index)
 {
-    const AttentionInputs *a = p->a;
-    const AttentionHead head = head_at(p->type, a, index);
-    SoftmaxUnit u = { 0 }, other = { 0 };
+    SoftmaxUnit u = { .tile.head = head_at(p->type, p->a, index) }, other = { 0 };
     allocate_unit(&u, p, scratch, true);
     for (int64_t s = 1; s < p->segments; s++) {
         allocate_unit(&other, p, scratch + s * p->size, true);
@@ -359,14 +419,10 @@ static void contribute_keys(AttentionGradient d, Real *dc, Real *scratch, const 
         add_sums(u.dvalue, other.dvalue, p->keys * u.tile.M);
         add_sums(u.dc, other.dc, u.dc ? p->keys : 0);
     }
-    for (int64_t i = 0; dc && i < a->N; i++)
-        dc[row_of(&head, i)] = u.dc[i];
-    contribute_head(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
-    contribute_head(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
-                    1);
+    contribute_rest(d, dc, &u);
 }
 
-static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dc,
+static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dc, Real *dsink,
                                    const Real *dout, const Real *out, const Real *m,
                                    const Real *inverse)
 {
@@ -377,32 +433,32 @@ static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Re
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p->units; unit++) {
             SoftmaxUnit u = unit_at(p, scratch, unit, true);
-            softmax_backward_unit(d, &u, dout, out, m, inverse,
+            softmax_backward_unit(d, dsink, &u, dout, out, m, inverse,
                                   unit % p->segments * SOFTMAX_QUERIES);
             if (p->segments == 1)
-                contribute_keys(d, dc, scratch + omp_get_thread_num() * p->size, p, unit);
+                contribute_rest(d, dc, &u);
         }
         if (p->segments > 1) {
 #pragma omp for
             for (int64_t head = 0; head < heads; head++)
-                contribute_keys(d, dc, scratch + head * p->segments * p->size, p, head);
+                contribute_sums(d, dc, scratch + head * p->segments * p->size, p, head);
         }
     }
     device_workspace_free(scratch);
 }
 
-void softmax_attention_backward_cpu(AttentionGradient d, Real *dc, const Real *dout,
+void softmax_attention_backward_cpu(AttentionGradient d, Real *dc, Real *dsink, const Real *dout,
                                     const Real *out, const Real *m, const Real *inverse,
                                     const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
-    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
+    softmax_backward_units(&p, d, dc, dsink, dout, out, m, inverse);
 }
 
-void softmax_attention_backward_bf16(AttentionGradient d, Real *dc, const Real *dout,
+void softmax_attention_backward_bf16(AttentionGradient d, Real *dc, Real *dsink, const Real *dout,
                                      const Real *out, const Real *m, const Real *inverse,
                                      const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
-    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
+    softmax_backward_units(&p, d, dc, dsink, dout, out, m, inverse);
 }

@@ -26,8 +26,9 @@ template <typename T, int FORM> struct SoftmaxAttention {
     Real scale; /* 1 / sqrt D */
     const Real *mask;
     int64_t mask_sequence_stride, mask_head_stride;
-    const Real *A, *A_rest; /* [B, N, H]: c_i = A[i] + A_rest[i]; NULL without a decay */
-    Real *dc;               /* [B, N, H], or NULL */
+    const Real *sink_logits; /* [H], or NULL */
+    const Real *A, *A_rest;  /* [B, N, H]: c_i = A[i] + A_rest[i]; NULL without a decay */
+    Real *dc;                /* [B, N, H], or NULL */
 };
 
 /* Longest tiles first: under the causal mask the last query tile has the most visible keys, and the
@@ -139,10 +140,12 @@ template <typename T, int FORM> struct SoftmaxForward {
     GradientRows<T> out;
     Real *m, *inverse;
 
-    template <int SIZE> __device__ RowSums start_sums(Real (*)[4], const Span &, int64_t) const
+    template <int SIZE>
+    __device__ RowSums start_sums(Real (*)[4], const Span &queries, int64_t) const
     {
-        return { FORM != UNBIASED ? -(Real)FLT_MAX : -(Real)INFINITY,
-                 0 }; /* see attention_lowest */
+        const Real lowest = FORM != UNBIASED ? -(Real)FLT_MAX : -(Real)INFINITY;
+        const RowStart start = row_start(a.sink_logits, queries.h, lowest); /* attention_lowest */
+        return { start.m, start.l };
     }
     template <int SIZE>
     __device__ void store_sums(const Span &queries, int64_t column, Real (*sums)[4],
@@ -182,6 +185,14 @@ __global__ void sum_decays(Real *A, Real *A_rest, const Real *log_decay, const i
     }
 }
 
+/* dsink [rows] = p_i delta_i, of rows of H heads; delta is -D_i. */
+__global__ void sink_gradients(Real *dsink, const Real *sink_logits, const Real *m,
+                               const Real *inverse, const Real *delta, int64_t rows, int64_t H)
+{
+    GRID_FOR(i, rows)
+        dsink[i] = exp(sink_logits[i % H] - m[i]) * inverse[i] * delta[i];
+}
+
 /* ------------------------------------------------------------------------------------ launching */
 
 /* Computes A and A_rest, which the caller frees; NULL without a decay. */
@@ -212,6 +223,7 @@ static SoftmaxAttention<T, FORM> arguments_of(const AttentionInputs *a, bool cau
              a->mask,
              a->mask_sequence_stride,
              a->mask_head_stride,
+             a->sink_logits,
              A,
              A ? A + a->B * a->H * a->N : NULL,
              dc };
@@ -230,12 +242,16 @@ static void forward(Real *out, Real *m, Real *inverse, const AttentionInputs *a,
 }
 
 template <typename T, int SIZE, int FORM>
-static void backward(AttentionGradient d, Real *dc, const Real *dout, const Real *out,
+static void backward(AttentionGradient d, Real *dc, Real *dsink, const Real *dout, const Real *out,
                      const Real *m, const Real *inverse, const AttentionInputs *a, bool causal)
 {
+    const int64_t rows = a->B * a->N * a->H;
     Real *A = decay_sums(a);
-    Real *delta = device_workspace(a->B * a->N * a->H); /* -D_i of softmax.c */
-    launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
+    Real *delta = device_workspace(rows); /* -D_i of softmax.c */
+    launch_row_deltas<T>(delta, dout, out, NULL, rows, a->M);
+    if (dsink)
+        LAUNCH(sink_gradients, blocks_for(rows, THREADS), THREADS, 0, dsink, a->sink_logits, m,
+               inverse, delta, rows, a->H);
     launch_gradients<SIZE>(arguments_of<T, FORM>(a, causal, A, dc),
                            { rows_of<T>(dout, a->H * a->M, a->N, a->M), m, inverse, delta },
                            gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
@@ -258,10 +274,10 @@ extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real 
 }
 
 extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d, Real *dc,
-                                                const Real *dout, const Real *out, const Real *m,
-                                                const Real *inverse, const AttentionInputs *a,
-                                                bool causal)
+                                                Real *dsink, const Real *dout, const Real *out,
+                                                const Real *m, const Real *inverse,
+                                                const AttentionInputs *a, bool causal)
 {
     BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
-                          BY_FORM(a, backward)(d, dc, dout, out, m, inverse, a, causal));
+                          BY_FORM(a, backward)(d, dc, dsink, dout, out, m, inverse, a, causal));
 }
