@@ -10,14 +10,15 @@
  * the last two from the last position. Where T is transposed it is read without the position's own
  * pair: so dl has what it needs, and dq_i = Zg_i + (v_i.g_i) k_i, dk_i = Rv_i + (v_i.g_i) q_i.
  *
- * A product of 100 000 rounded e_i would be off by 1e-3. Per chunk, the product of the rounded e_i is
- * computed in double, and the next chunk's first decay makes up for its difference to e^(sum of l_i).
- No exponent is positive, and l_i = -infinity is a factor 0 like others. */
+ * No exponent is positive, and l_i = -infinity is a factor 0 like others. But to multiply a state by
+ * 100 000 rounded e_i that are nearly 1 would be off by 1e-3. Weak decays wait: T is stored without
+ * their product, e^L with the sum L in double, until that is below 1/2; in the meantime e_i is 1,
+ * what is read is multiplied by f_i = e^L, and what is added is divided by it. */
 #include "ext/gated_linear_attention/kernels.h"
 #include "ops/cpu/shared/packing.h"
 
-enum { GLA_CHUNK = 64 };      /* positions per chunk */
-static const Real GLA_WEAK = -1; /* a chunk's log decay, above which rounding can add up */
+enum { GLA_CHUNK = 64 }; /* positions per chunk */
+static const double GLA_WEAK = -0.7; /* the sum L, above which decays wait */
 
 /* A pass over all sequences and heads. */
 typedef struct GlaPass {
@@ -34,12 +35,13 @@ typedef struct GlaPass {
 /* A thread's buffers. C: GLA_CHUNK rows. */
 typedef struct GlaBuffers {
     Real *Q, *K, *decay, *row_D; /* [C, D] */
+    Real *f, *Q_f, *K_f;         /* [C, D]: f_i; queries and keys multiplied or divided by it */
     Real *V, *G, *row_M;         /* [C, M] */
     Real *S, *S_t;               /* [D, M] and [M, D]; backward R in both */
     Real *Zg;                    /* [length, D]: of the whole sequence */
     Real *vg;                    /* [C]: v_i.g_i */
     Real *sum;                   /* [D]: of a chunk's l_i */
-    double *product, *owed;      /* [D]: of a chunk's e_i; log decays that the products lack */
+    double *waiting;             /* [D]: the sum L of the decays that wait */
     double *dl;                  /* [D]: of the last position that was done */
 } GlaBuffers;
 
@@ -63,9 +65,11 @@ static GlaBuffers allocate_gla(const GlaPass *p, Real *memory, int64_t *used)
     m.G = allocate(memory, used, C * p->M);
     m.row_M = allocate(memory, used, C * p->M);
     m.S = allocate(memory, used, p->D * p->M);
+    m.f = allocate(memory, used, C * p->D);
+    m.Q_f = allocate(memory, used, C * p->D);
+    m.K_f = allocate(memory, used, C * p->D);
     m.sum = allocate(memory, used, p->D);
-    m.product = allocate_doubles(memory, used, p->D);
-    m.owed = allocate_doubles(memory, used, p->D);
+    m.waiting = allocate_doubles(memory, used, p->D);
     if (p->backward) {
         m.S_t = allocate(memory, used, p->D * p->M);
         m.Zg = allocate(memory, used, p->length * p->D);
@@ -229,6 +233,7 @@ typedef struct GlaChunk {
     GlaItem *item;
     int64_t first, count; /* positions of all; */
     int64_t keys;         /* those that are not masked */
+    bool waits;           /* some of its decays: f is not 1 */
 } GlaChunk;
 
 static GlaChunk gla_chunk(GlaItem *item, int64_t first)
@@ -293,52 +298,85 @@ static void gla_store(const GlaChunk *c, Gradient to, int type, const Real *rows
     unpack(&rows_of, rows, round_up(columns, UNIT), 1, AHEAD);
 }
 
-/* e [count, D] = e^l in the place of l; sum [D]: of the l */
-WHOLE_VECTORS static void exponentials(Real *restrict e, Real *restrict sum, int64_t count,
-                                       int64_t D)
+/* sum [D] of the rows of l [count, D] */
+WHOLE_VECTORS static void sum_rows_of(Real *restrict sum, const Real *restrict l, int64_t count,
+                                      int64_t D)
 {
     memset(sum, 0, (size_t)D * sizeof *sum);
-    for (int64_t i = 0; i < count; i++, e += D)
-        for (int64_t d = 0; d < D; d++) {
-            sum[d] += e[d];
-            e[d] = real_exp(e[d]);
-        }
-}
-
-/* product [D] = that of the rows of e [count, D] */
-WHOLE_VECTORS static void product_of_rows(double *restrict product, const Real *restrict e,
-                                          int64_t count, int64_t D)
-{
-    for (int64_t d = 0; d < D; d++)
-        product[d] = 1;
-    for (int64_t i = 0; i < count; i++, e += D)
+    for (int64_t i = 0; i < count; i++)
         for (int64_t d = 0; d < D; d++)
-            product[d] *= (double)e[d];
+            sum[d] += l[i * D + d];
 }
 
-/* decay; `owed` is added to the decay that the scan meets first, and becomes what is missing after
- * the chunk. Where the chunk's decay is strong, nothing adds up. */
-static void gla_load_decay(const GlaChunk *c, bool reverse)
+/* e = e^l in the place of l */
+WHOLE_VECTORS static void exponentials(Real *e, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        e[i] = real_exp(e[i]);
+}
+
+/* A position's log decays l and log f, where l waits if `weak` is not 0: it becomes 0, and `waiting`
+ * gains it. Log f is `waiting` with it, or in reverse, where T decays after the position, without. */
+WHOLE_VECTORS static void row_that_waits(Real *restrict l, Real *restrict log_f,
+                                         double *restrict waiting, const Real *restrict weak,
+                                         int64_t D, bool reverse)
+{
+    for (int64_t d = 0; reverse && d < D; d++)
+        log_f[d] = (Real)waiting[d];
+    for (int64_t d = 0; d < D; d++) {
+        const double with = waiting[d] + (double)l[d];
+        waiting[d] = weak[d] != 0 ? with : 0;
+        l[d] = weak[d] != 0 ? 0 : l[d];
+    }
+    for (int64_t d = 0; !reverse && d < D; d++)
+        log_f[d] = (Real)waiting[d];
+}
+
+/* decay and f. What waited for a decay that is not weak is added to the first l. */
+static void gla_load_decay(GlaChunk *c, bool reverse)
 {
     const AttentionInputs *x = c->item->pass->x;
     const GlaBuffers *m = &c->item->m;
-    const int64_t D = c->item->pass->D;
-    Real *first = m->decay + (reverse ? c->count - 1 : 0) * D, weakest = -(Real)INFINITY;
+    const int64_t D = c->item->pass->D, last = c->count - 1;
+    Real *first = m->decay + (reverse ? last : 0) * D;
     gla_load(c, m->decay, TENSOR_REAL, c->item->pass->s->log_decay, x->H * x->D, x->D, c->keys);
-    exponentials(m->decay, m->sum, c->count, D);
+    sum_rows_of(m->sum, m->decay, c->count, D);
+    c->waits = false;
     for (int64_t d = 0; d < x->D; d++) {
-        first[d] *= 1 + (Real)m->owed[d];
-        weakest = m->sum[d] > weakest ? m->sum[d] : weakest;
+        const bool weak = m->waiting[d] + (double)m->sum[d] > GLA_WEAK;
+        c->waits |= weak || m->waiting[d] != 0;
+        first[d] += weak ? 0 : (Real)m->waiting[d];
+        m->sum[d] = weak;
     }
-    if (weakest > GLA_WEAK)
-        product_of_rows(m->product, m->decay, c->count, D);
-    for (int64_t d = 0; d < x->D; d++)
-        m->owed[d] = m->sum[d] > GLA_WEAK ? m->owed[d] + (double)m->sum[d] - log(m->product[d]) : 0;
+    for (int64_t n = 0; c->waits && n < c->count; n++) {
+        const int64_t at = (reverse ? last - n : n) * D;
+        row_that_waits(m->decay + at, m->f + at, m->waiting, m->sum, D, reverse);
+    }
+    exponentials(m->decay, c->count * D);
+    if (c->waits)
+        exponentials(m->f, c->count * D);
 }
 
-static void nothing_owed(const GlaItem *item)
+/* rows [count, D] times f, or divided by it, if decays wait: in `to`; returns the product */
+WHOLE_VECTORS static const Real *times_f(const GlaChunk *c, Real *to, const Real *rows)
 {
-    memset(item->m.owed, 0, (size_t)item->pass->D * sizeof *item->m.owed);
+    const Real *f = c->item->m.f;
+    for (int64_t k = 0; c->waits && k < c->count * c->item->pass->D; k += LANES)
+        *at_vector(to + k) = vector(rows + k) * vector(f + k);
+    return c->waits ? to : rows;
+}
+
+WHOLE_VECTORS static const Real *over_f(const GlaChunk *c, Real *to, const Real *rows)
+{
+    const Real *f = c->item->m.f;
+    for (int64_t k = 0; c->waits && k < c->count * c->item->pass->D; k += LANES)
+        *at_vector(to + k) = vector(rows + k) / vector(f + k);
+    return c->waits ? to : rows;
+}
+
+static void nothing_waits(const GlaItem *item)
+{
+    memset(item->m.waiting, 0, (size_t)item->pass->D * sizeof *item->m.waiting);
 }
 
 /* to [D, M], padded, or its transpose [M, D] = the head's state; states NULL: 0 */
@@ -357,19 +395,21 @@ static void gla_store_state(const GlaItem *item, Real *states, const Real *S)
     const GlaPass *p = item->pass;
     const int64_t D = p->x->D, M = p->x->M;
     for (int64_t k = 0; states && k < D * M; k++)
-        states[item->head * D * M + k] = S[k / M * p->M + k % M];
+        states[item->head * D * M + k] =
+            (Real)exp(item->m.waiting[k / M]) * S[k / M * p->M + k % M];
 }
 
 /* -------------------------------------------------------------------------------------- forward */
 
-static void gla_forward_chunk(const GlaChunk *c, Real *out)
+static void gla_forward_chunk(GlaChunk *c, Real *out)
 {
     const GlaPass *p = c->item->pass;
     const GlaBuffers *m = &c->item->m;
     gla_load_query(c);
     gla_load_key_value(c);
     gla_load_decay(c, false);
-    scan_out((GlaScan){ m->Q, m->K, m->V, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
+    const Real *Q = times_f(c, m->Q, m->Q), *K = over_f(c, m->K, m->K);
+    scan_out((GlaScan){ Q, K, m->V, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
     gla_store(c, (Gradient){ out, false }, p->type, m->row_M, p->x->H * p->x->M, p->x->M);
 }
 
@@ -379,9 +419,9 @@ static void gla_forward(TensorType type, Real *out, Real *final_state, const Gat
     GLA_ITEMS(item, &p)
     {
         gla_load_state(&item, item.m.S, s->state, false);
-        nothing_owed(&item);
+        nothing_waits(&item);
         for (int64_t i = item.begin; i < item.end; i += GLA_CHUNK) {
-            const GlaChunk c = gla_chunk(&item, i);
+            GlaChunk c = gla_chunk(&item, i);
             gla_forward_chunk(&c, out);
         }
         gla_store_state(&item, final_state, item.m.S);
@@ -416,7 +456,7 @@ WHOLE_VECTORS static void add_own_pairs(Real *to, const Real *x, const Real *vg,
 }
 
 /* Zg, and dq = Zg + (v.g) k */
-static void gla_backward_chunk(const GlaChunk *c, const GlaUpstream *g)
+static void gla_backward_chunk(GlaChunk *c, const GlaUpstream *g)
 {
     const GlaPass *p = c->item->pass;
     const GlaBuffers *m = &c->item->m;
@@ -424,7 +464,9 @@ static void gla_backward_chunk(const GlaChunk *c, const GlaUpstream *g)
     gla_load_key_value(c);
     gla_load_upstream(c, g->dout);
     gla_load_decay(c, false);
-    scan_Zg((GlaScan){ m->G, m->V, m->K, m->decay, Zg, m->S_t, c->count, p->M, p->D, p->D });
+    const Real *K = over_f(c, m->K_f, m->K);
+    scan_Zg((GlaScan){ m->G, m->V, K, m->decay, Zg, m->S_t, c->count, p->M, p->D, p->D });
+    times_f(c, Zg, Zg);
     add_own_pairs(m->row_D, Zg, m->vg, m->K, c->count, p->D);
     gla_store(c, g->d.x.query, p->type, m->row_D, p->x->query_stride, p->x->D);
 }
@@ -436,6 +478,8 @@ static void gla_begin_dl(const GlaItem *item, const Real *F_t)
     memset(item->m.dl, 0, (size_t)D * sizeof *item->m.dl);
     for (int64_t k = 0; k < D * item->pass->M; k++)
         item->m.dl[k % D] += (double)item->m.S_t[k] * (double)F_t[k];
+    for (int64_t d = 0; d < D; d++)
+        item->m.dl[d] *= exp(item->m.waiting[d]);
 }
 
 /* dl_i [D] = dl_{i+1} + q o Zg - k o Rv, but 0 where the decay e^(l_i) is; Zg becomes dl_i */
@@ -466,7 +510,7 @@ static void gla_store_dl(const GlaChunk *c, const GlaUpstream *g)
 }
 
 /* Rv, dl, dk = Rv + (v.g) q, and dv */
-static void gla_backward_chunk_reverse(const GlaChunk *c, const GlaUpstream *g)
+static void gla_backward_chunk_reverse(GlaChunk *c, const GlaUpstream *g)
 {
     const GlaPass *p = c->item->pass;
     const AttentionInputs *x = p->x;
@@ -475,8 +519,10 @@ static void gla_backward_chunk_reverse(const GlaChunk *c, const GlaUpstream *g)
     gla_load_key_value(c);
     gla_load_upstream(c, g->dout);
     gla_load_decay(c, true);
-    scan_Rv((GlaScan){ m->V, m->G, m->Q, m->decay, m->row_D, m->S_t, c->count, p->M, p->D, p->D });
-    scan_dv((GlaScan){ m->K, m->Q, m->G, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
+    const Real *Q = over_f(c, m->Q_f, m->Q), *K = times_f(c, m->K_f, m->K);
+    scan_Rv((GlaScan){ m->V, m->G, Q, m->decay, m->row_D, m->S_t, c->count, p->M, p->D, p->D });
+    scan_dv((GlaScan){ K, Q, m->G, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
+    times_f(c, m->row_D, m->row_D);
     if (g->d.log_decay.data)
         gla_store_dl(c, g);
     add_own_pairs(m->row_D, m->row_D, m->vg, m->Q, c->count, p->D);
@@ -492,18 +538,18 @@ static void gla_backward(TensorType type, GlaUpstream g, const GatedLinear *s)
     {
         const int64_t last = maximum(item.end - 1 - item.begin, 0) / GLA_CHUNK * GLA_CHUNK;
         gla_load_state(&item, item.m.S_t, s->state, true);
-        nothing_owed(&item);
+        nothing_waits(&item);
         for (int64_t i = item.begin; needs_S && i < item.end; i += GLA_CHUNK) {
-            const GlaChunk c = gla_chunk(&item, i);
+            GlaChunk c = gla_chunk(&item, i);
             gla_backward_chunk(&c, &g);
         }
         gla_load_state(&item, item.m.S, g.dfinal_state, true);
         gla_begin_dl(&item, item.m.S);
         memcpy(item.m.S_t, item.m.S, (size_t)(p.D * p.M) * sizeof *item.m.S);
         gla_load_state(&item, item.m.S, g.dfinal_state, false);
-        nothing_owed(&item);
+        nothing_waits(&item);
         for (int64_t i = item.begin + last; i >= item.begin && i < item.end; i -= GLA_CHUNK) {
-            const GlaChunk c = gla_chunk(&item, i);
+            GlaChunk c = gla_chunk(&item, i);
             gla_backward_chunk_reverse(&c, &g);
         }
         gla_store_state(&item, g.d.state, item.m.S);
