@@ -41,8 +41,7 @@ static void gated_linear_effect(Tape *tape, const void *operands, Tensor **state
 }
 
 static const AttentionKind *gated_linear_of_layer(const AttentionKind *kind, Params *params,
-                                                  const char *name,
-                                                  const TransformerConfig *config)
+                                                  const char *name, const TransformerConfig *config)
 {
     GatedLinearKind *layer = params_memory(params, sizeof *layer);
     *layer = *(const GatedLinearKind *)kind;
@@ -82,7 +81,8 @@ static Tensor *attend_gated_linear(Tape *tape, const AttentionKind *kind, Tensor
     Tensor *log_decay =
         decay_of_keys(tape, (const GatedLinearKind *)kind, context->x, shape(B, N, H, D));
     if (context->log_decay)
-        log_decay = op_add(tape, log_decay, op_reshape(tape, context->log_decay, shape(B, N, H, 1)));
+        log_decay =
+            op_add(tape, log_decay, op_reshape(tape, context->log_decay, shape(B, N, H, 1)));
     const GatedLinearOperands operands = { key, value, log_decay, &options };
     options.state = state_before(tape, context, 0, gated_linear_effect, &operands);
     Tensor *out = op_gated_linear_attention(tape, query, key, value, log_decay, options,

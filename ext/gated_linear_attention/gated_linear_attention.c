@@ -123,8 +123,8 @@ static void gated_scan(const GatedLinearGradient *d, const GatedLinear *s, const
 }
 
 /* dk, dv and dl, from dl_{N+1} [D] and the head's last position. R becomes dL/dS_0. */
-static void gated_scan_reverse(const GatedLinearGradient *d, const GatedLinear *s,
-                               const Real *dout, const double *Zg, double *dl, double *R, Head at)
+static void gated_scan_reverse(const GatedLinearGradient *d, const GatedLinear *s, const Real *dout,
+                               const double *Zg, double *dl, double *R, Head at)
 {
     const AttentionInputs *x = &s->x;
     const int64_t D = x->D, M = x->M;
@@ -134,8 +134,7 @@ static void gated_scan_reverse(const GatedLinearGradient *d, const GatedLinear *
         const bool first = i == at.begin && !s->state;
         const int64_t key = i * x->key_stride + at.h * D, value = i * x->value_stride + at.h * M;
         for (int64_t c = 0; c < D; c++) {
-            const double kRv =
-                p.masked ? 0 : (double)p.k[c] * row_product(R, p.v, c, D, M);
+            const double kRv = p.masked ? 0 : (double)p.k[c] * row_product(R, p.v, c, D, M);
             dl[c] += (double)p.q[c] * Zg[p.row * D + c] - kRv;
             dl[c] = first || (!p.masked && exp((double)p.l[c]) == 0) ? 0 : dl[c];
             if (d->log_decay.data)
@@ -145,8 +144,7 @@ static void gated_scan_reverse(const GatedLinearGradient *d, const GatedLinear *
         for (int64_t c = 0; d->x.key.data && c < D; c++)
             gradient_add(d->x.key, key + c, p.masked ? 0 : (Real)row_product(R, p.v, c, D, M));
         for (int64_t m = 0; d->x.value.data && m < M; m++)
-            gradient_add(d->x.value, value + m,
-                         p.masked ? 0 : (Real)state_element(R, p.k, D, m));
+            gradient_add(d->x.value, value + m, p.masked ? 0 : (Real)state_element(R, p.k, D, m));
         decay_rows_of_state(R, &p, D, M);
     }
 }

@@ -17,7 +17,7 @@
 #include "ext/gated_linear_attention/kernels.h"
 #include "ops/cpu/shared/packing.h"
 
-enum { GLA_CHUNK = 64 }; /* positions per chunk */
+enum { GLA_CHUNK = 64 };             /* positions per chunk */
 static const double GLA_WEAK = -0.7; /* the sum L, above which decays wait */
 
 /* A pass over all sequences and heads. */
@@ -178,8 +178,8 @@ ALWAYS_INLINE void gla_scan_tile(bool transposed, bool reverse, int vectors, Gla
             read_tile(vectors, o, tile, x);
         for (int r = 0; r < ROWS; r++)
             for (int c = 0; c < vectors; c++)
-                tile[r][c] = multiply_add(broadcast(y[r]), vector(s.w + i * s.W + c * LANES),
-                                          tile[r][c]);
+                tile[r][c] =
+                    multiply_add(broadcast(y[r]), vector(s.w + i * s.W + c * LANES), tile[r][c]);
         if (!transposed)
             read_tile(vectors, o, tile, x);
         if (reverse)
@@ -245,8 +245,8 @@ static GlaChunk gla_chunk(GlaItem *item, int64_t first)
 }
 
 /* The chunk's first rows of a tensor with `columns` elements per head, `stride` per position */
-static Rows gla_rows(const GlaChunk *c, int type, const Real *data, int64_t stride,
-                     int64_t columns, int64_t count)
+static Rows gla_rows(const GlaChunk *c, int type, const Real *data, int64_t stride, int64_t columns,
+                     int64_t count)
 {
     const int64_t at = c->first * stride + c->item->h * columns;
     return (Rows){ type, elements_at(type, data, at), stride, count, columns };

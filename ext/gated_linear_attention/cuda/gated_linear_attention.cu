@@ -180,8 +180,7 @@ __global__ void gla_backward_dk(GatedLinearGradient to, const Real *Zg, const Re
         if (e == 0 || (i == R.begin && !s.state))
             dl = 0;
         if (to.log_decay.data)
-            contribute(&to.log_decay.data[at], to.log_decay.accumulate,
-                       p.masked ? 0 : (Real)dl);
+            contribute(&to.log_decay.data[at], to.log_decay.accumulate, p.masked ? 0 : (Real)dl);
         if (dkey)
             contribute(&dkey[i * s.x.key_stride + R.h * D + R.c], to.x.key.accumulate,
                        p.masked ? 0 : Rv + vg * q);
@@ -267,8 +266,8 @@ static void gated_linear_backward_cuda(TensorType type, GatedLinearGradient d, c
                dfinal_state, decay, lines, *s);
         LAUNCH(gla_backward_dk<T>, gla_blocks(s, D), GLA_THREADS, gla_shared(M), d, Zg, last, g,
                dfinal_state, decay, lines, *s);
-        LAUNCH(gla_backward_dv<T>, gla_blocks(s, M), GLA_THREADS, gla_shared(D), d, g,
-               dfinal_state, decay, columns, *s);
+        LAUNCH(gla_backward_dv<T>, gla_blocks(s, M), GLA_THREADS, gla_shared(D), d, g, dfinal_state,
+               decay, columns, *s);
     });
     device_workspace_free(lines);
     device_workspace_free(columns);
@@ -276,8 +275,7 @@ static void gated_linear_backward_cuda(TensorType type, GatedLinearGradient d, c
 }
 
 template <TensorType type>
-static constexpr GatedLinearKernels gated_linear_table = {
-    call<gated_linear_forward_cuda, type>, call<gated_linear_backward_cuda, type>
-};
+static constexpr GatedLinearKernels gated_linear_table = { call<gated_linear_forward_cuda, type>,
+                                                           call<gated_linear_backward_cuda, type> };
 const GatedLinearKernels gated_linear_cuda = gated_linear_table<TENSOR_REAL>;
 const GatedLinearKernels gated_linear_cuda_bf16 = gated_linear_table<TENSOR_BF16>;

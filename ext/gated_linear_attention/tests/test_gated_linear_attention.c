@@ -36,9 +36,9 @@ static int64_t sequences_of(const GlaCase *c)
 
 static Shape shape_of(const GlaCase *c, int i)
 {
-    return i == STATE || i == FINAL_STATE ? shape(sequences_of(c), HEADS, c->D, c->M)
-                                          : shape(1, c->N, HEADS, i == VALUE || i == OUT ? c->M
-                                                                                          : c->D);
+    return i == STATE || i == FINAL_STATE
+               ? shape(sequences_of(c), HEADS, c->D, c->M)
+               : shape(1, c->N, HEADS, i == VALUE || i == OUT ? c->M : c->D);
 }
 
 /* Log decays of the head's mean, random per element; some are -infinity */
@@ -158,8 +158,8 @@ static void assert_head(const Recurrence *r, int of, const Real *actual)
             const double expected = r->y[of][at], difference = (double)actual[at] - expected;
             largest = fmax(largest, fabs(expected));
             error = fabs(difference) <= error ? error : fabs(difference); /* NaN is kept */
-            if (of == LOG_DECAY && (i >= r->keys || (i == r->begin && !r->c->states) ||
-                                    decay_of(r, i, k) == 0))
+            if (of == LOG_DECAY &&
+                (i >= r->keys || (i == r->begin && !r->c->states) || decay_of(r, i, k) == 0))
                 ck_assert_msg(actual[at] == 0, "dl of position %d is %g, expected 0", (int)i,
                               (double)actual[at]);
         }
@@ -201,18 +201,17 @@ static void check_case(Device *device, GlaCase c)
     for (int i = 0; i < INPUTS; i++) {
         const int64_t count = shape_count(shape_of(&c, i));
         if (i != STATE || c.states)
-            x[i] = tape_variable(tape,
-                                 i == LOG_DECAY ? log_decays_of(&c)
-                                                : test_normal((uint64_t)i + 1, count),
-                                 shape_of(&c, i));
+            x[i] = tape_variable(
+                tape, i == LOG_DECAY ? log_decays_of(&c) : test_normal((uint64_t)i + 1, count),
+                shape_of(&c, i));
     }
     GatedLinearAttentionOptions options = { .state = x[STATE] };
     if (c.packed)
         options.offsets = tape_input_i32(tape, packed, shape(4));
     if (c.masked)
         options.key_lengths = tape_input_i32(tape, lengths, shape(1));
-    results[OUT] = op_gated_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], x[LOG_DECAY], options,
-                                             &results[FINAL_STATE]);
+    results[OUT] = op_gated_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], x[LOG_DECAY],
+                                             options, &results[FINAL_STATE]);
     Recurrence r = { .c = &c };
     Tensor *sum = NULL;
     for (int i = OUT; i <= (c.states ? FINAL_STATE : OUT); i++) {
@@ -312,9 +311,9 @@ static Tape *run_parts(int64_t part, Tensor *results[RESULTS])
         Tensor *x[STATE];
         for (int i = 0; i < STATE; i++)
             x[i] = op_slice(tape, results[i], 1, begin, begin + part < N ? part : N - begin);
-        parts[count] = op_gated_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], x[LOG_DECAY],
-                                                 (GatedLinearAttentionOptions){ .state = state },
-                                                 &state);
+        parts[count] =
+            op_gated_linear_attention(tape, x[QUERY], x[KEY], x[VALUE], x[LOG_DECAY],
+                                      (GatedLinearAttentionOptions){ .state = state }, &state);
     }
     results[OUT] = op_concat(tape, parts, count, 1);
     results[FINAL_STATE] = state;
@@ -342,20 +341,19 @@ TEST(equal_decays_are_those_of_linear_attention)
     Tensor *a[RESULTS], *b[RESULTS];
     random_inputs(other, a);
     Tensor *l = op_slice(other, a[LOG_DECAY], 3, 0, 1);
-    a[OUT] = op_gated_linear_attention(other, a[QUERY], a[KEY], a[VALUE],
-                                       op_broadcast_to(other, l, small_shape(LOG_DECAY)),
-                                       (GatedLinearAttentionOptions){ .state = a[STATE] },
-                                       &a[FINAL_STATE]);
+    a[OUT] = op_gated_linear_attention(
+        other, a[QUERY], a[KEY], a[VALUE], op_broadcast_to(other, l, small_shape(LOG_DECAY)),
+        (GatedLinearAttentionOptions){ .state = a[STATE] }, &a[FINAL_STATE]);
     backward_from_both(other, a[OUT], a[FINAL_STATE]);
     random_inputs(tape, b);
     l = op_reshape(tape, op_slice(tape, b[LOG_DECAY], 3, 0, 1), shape(B, N, H));
-    b[OUT] = op_causal_linear_attention(
-        tape, b[QUERY], b[KEY], b[VALUE],
-        (CausalLinearAttentionOptions){ .features = FEATURE_MAP_IDENTITY,
-                                        .unnormalized = true,
-                                        .log_decay = l,
-                                        .state = b[STATE] },
-        &b[FINAL_STATE]);
+    b[OUT] =
+        op_causal_linear_attention(tape, b[QUERY], b[KEY], b[VALUE],
+                                   (CausalLinearAttentionOptions){ .features = FEATURE_MAP_IDENTITY,
+                                                                   .unnormalized = true,
+                                                                   .log_decay = l,
+                                                                   .state = b[STATE] },
+                                   &b[FINAL_STATE]);
     backward_from_both(tape, b[OUT], b[FINAL_STATE]);
     assert_same(a, b);
     tape_free(other);
@@ -379,14 +377,16 @@ TEST(weak_decays_do_not_drift)
         for (int64_t c = 0; c < STATES; c++) {
             const int64_t d = c / SIZE, m = c % SIZE, t = COUNT - 1 - i;
             const double decay = exp((double)log_decay[d]);
-            expected[0][c] = decay * expected[0][c] + (double)k[i * SIZE + d] * (double)v[i * SIZE + m];
-            expected[1][c] = decay * (expected[1][c] + (double)k[t * SIZE + d] * (double)v[t * SIZE + m]);
+            expected[0][c] =
+                decay * expected[0][c] + (double)k[i * SIZE + d] * (double)v[i * SIZE + m];
+            expected[1][c] =
+                decay * (expected[1][c] + (double)k[t * SIZE + d] * (double)v[t * SIZE + m]);
         }
     Tensor *key = tape_input(tape, k, rows), *value = tape_input(tape, v, rows), *after;
     Tensor *before = tape_variable(tape, test_zeros(STATES), shape(1, 1, SIZE, SIZE));
-    Tensor *out = op_gated_linear_attention(tape, key, key, value, tape_input(tape, l, rows),
-                                            (GatedLinearAttentionOptions){ .state = before },
-                                            &after);
+    Tensor *out =
+        op_gated_linear_attention(tape, key, key, value, tape_input(tape, l, rows),
+                                  (GatedLinearAttentionOptions){ .state = before }, &after);
     tensor_keep(after);
     tape_backward_from(tape, out, value);
     const Real *results[] = { test_values(after), test_values(tensor_gradient(before)) };
