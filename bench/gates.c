@@ -1,7 +1,7 @@
 /* Causal linear attention with a decay beside the same without one, forward and backward pass: the
  * decay's cost against its strength; and gated linear attention, whose decay is per key dimension,
- * beside unnormalized causal linear attention with one per head. All kinds are timed in turns, and a
- * row's ratios are medians of ratios per turn. */
+ * beside unnormalized causal linear attention with one per head. All kinds are timed in turns, and
+ * a row's ratios are medians of ratios per turn. */
 #include "bench/common.h"
 
 #include <math.h>

@@ -30,9 +30,9 @@ typedef struct GenerationConfig {
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention of each
  * layer is causal linear (with any feature map), causal softmax without a decay, gated linear or
- * the delta rule; inside a replayed step; and if the device or a double-precision build lacks the precision or
- * 8-bit weights. Layers that differ, or have gates or rotary positions, decode in PRECISION_FLOAT32
- * without 8-bit weights; anything else raises. */
+ * the delta rule; inside a replayed step; and if the device or a double-precision build lacks the
+ * precision or 8-bit weights. Layers that differ, or have gates or rotary positions, decode in
+ * PRECISION_FLOAT32 without 8-bit weights; anything else raises. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);

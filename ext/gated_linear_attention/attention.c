@@ -26,7 +26,7 @@ static Tensor *identity_states(Tape *tape, int64_t B, int64_t H, int64_t D)
     return op_broadcast_to(tape, matrix, shape(B, H, D, D));
 }
 
-/* S <- A S + B: zeros become B, and the identity, with keys and values of 0, A = diag(e^(sum l)). */
+/* S <- A S + B: zeros become B, and the identity, with keys and values of 0, A = diag(e^(sum l)) */
 static void gated_linear_effect(Tape *tape, const void *operands, Tensor **state,
                                 Tensor **transition)
 {

@@ -26,12 +26,12 @@
  *   leaves a sum of D numbers per position, from the end:
  *     dl_{N+1} = <S_N, F>_d      dl_i <- dl_{i+1} + q_i o (Z_i g_i) - k_i o (R'_i v_i)
  *   Every term has a decay. With S_i and R_i, that is dq_i and dk_i, in place of Z_i and R'_i both
- *   products would have one term more, the pair of i with itself: it cancels, but its rounding error
- *   stays, and that exceeds dl_i where the past fades fast. Where e^(l_i) is 0, dl_i is 0, and so it
- *   is at the first position of a sequence without S_0; the sum restarts there.
+ *   products would have one term more, the pair of i with itself: it cancels, but its rounding
+ *   error stays, and that exceeds dl_i where the past fades fast. Where e^(l_i) is 0, dl_i is 0,
+ *   and so it is at the first position of a sequence without S_0; the sum restarts there.
  *
- * S runs from the first position, R from the last: the backward pass goes once in each direction. It
- * keeps Z_i g_i between them, D numbers per position, and no state but the current one.
+ * S runs from the first position, R from the last: the backward pass goes once in each direction.
+ * It keeps Z_i g_i between them, D numbers per position, and no state but the current one.
  *
  * For positions masked by key_lengths, k_i, v_i and l_i count as 0: the state stays as it is, and
  * nothing is contributed to their key, value and log decay. With offsets, each sequence is one as

@@ -22,8 +22,8 @@ typedef struct GatedLinearAttentionOptions {
  * whose state has a decay per key dimension, as row d of S_i belongs to element d of the keys.
  *     S_i = diag(e^(l_i)) S_{i-1} + k_i v_i^T      out_i = S_i^T q_i
  * query, key [B, N, H, D], value [B, N, H, M], or query alone, packed [B, N, 3 H, D]; log_decay
- * Real [B, N, H, D], l_i <= 0; -infinity: nothing before. No feature map, no normalizer, and queries
- * are not scaled. O(N) time; saves nothing but its arguments. final_state as in
+ * Real [B, N, H, D], l_i <= 0; -infinity: nothing before. No feature map, no normalizer, and
+ * queries are not scaled. O(N) time; saves nothing but its arguments. final_state as in
  * op_causal_linear_attention, [B, H, D, M]. On CUDA the elements of log_decay are not read: results
  * are NaN where they are out of range. */
 Tensor *op_gated_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
@@ -39,8 +39,8 @@ typedef struct GatedLinearConfig {
 /* op_gated_linear_attention, queries / sqrt D, with the decay of the paper's section 4.4 from the
  * layer's input x:
  *     l = log sigmoid(x W1^T W2^T + b) / tau
- * with the weights alpha1.weight, W1 [rank, width], and alpha2.weight, alpha2.bias, W2 [width, rank].
- * A decay of nn_gated_attention is added to l. Nothing bounds its results: wrap it in
+ * with the weights alpha1.weight, W1 [rank, width], and alpha2.weight, W2 [width, rank], and
+ * alpha2.bias. A decay of nn_gated_attention is added to l. Nothing bounds its results: wrap it in
  * nn_gated_attention, which adds a norm per head, and with output_gate the paper's gate. */
 const AttentionKind *nn_gated_linear_attention(Params *params, GatedLinearConfig config);
 

@@ -10,7 +10,7 @@
  * the last two from the last position. Where T is transposed it is read without the position's own
  * pair: so dl has what it needs, and dq_i = Zg_i + (v_i.g_i) k_i, dk_i = Rv_i + (v_i.g_i) q_i.
  *
- * No exponent is positive, and l_i = -infinity is a factor 0 like others. But to multiply a state by
+ * No exponent is positive, and l_i = -infinity is a factor 0 like others. But a state multiplied by
  * 100 000 rounded e_i that are nearly 1 would be off by 1e-3. Weak decays wait: T is stored without
  * their product, e^L with the sum L in double, until that is below 1/2; in the meantime e_i is 1,
  * what is read is multiplied by f_i = e^L, and what is added is divided by it. */
@@ -315,8 +315,9 @@ WHOLE_VECTORS static void exponentials(Real *e, int64_t count)
         e[i] = real_exp(e[i]);
 }
 
-/* A position's log decays l and log f, where l waits if `weak` is not 0: it becomes 0, and `waiting`
- * gains it. Log f is `waiting` with it, or in reverse, where T decays after the position, without. */
+/* A position's log decays l and log f. If `weak` is not 0, l waits: it becomes 0, and `waiting`
+ * gains it. Log f is `waiting` with it or, in reverse, where T decays after the position, without.
+ */
 WHOLE_VECTORS static void row_that_waits(Real *restrict l, Real *restrict log_f,
                                          double *restrict waiting, const Real *restrict weak,
                                          int64_t D, bool reverse)
@@ -332,7 +333,7 @@ WHOLE_VECTORS static void row_that_waits(Real *restrict l, Real *restrict log_f,
         log_f[d] = (Real)waiting[d];
 }
 
-/* decay and f. What waited for a decay that is not weak is added to the first l. */
+/* decay and f. Decays that wait no longer are added to the first l. */
 static void gla_load_decay(GlaChunk *c, bool reverse)
 {
     const AttentionInputs *x = c->item->pass->x;

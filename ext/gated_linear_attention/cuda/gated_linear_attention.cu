@@ -67,9 +67,9 @@ template <typename T> struct GlaPosition {
     }
 };
 
-/* decay [rows, D]: e_i = e^(l_i), 1 if position i is masked, NaN where l_i > 0. A thread goes through
- * an element of a head's keys, and each e_i makes up for the rounding of those before, since their
- * product would be off by 1e-3 after 100 000 positions. */
+/* decay [rows, D]: e_i = e^(l_i), 1 if position i is masked, NaN where l_i > 0. A thread computes
+ * those of one element of a head's keys, and each e_i makes up for the rounding of those before,
+ * since their product would be off by 1e-3 after 100 000 positions. */
 template <typename T> __global__ void gla_decays(Real *decay, GatedLinear s)
 {
     GRID_FOR(index, s.x.B * s.x.H * s.x.D) {
@@ -151,7 +151,8 @@ __global__ void gla_backward_dq(GatedLinearGradient to, Real *Zg, Real *last, co
 }
 
 /* A row per thread, from the last position:
- *     Rv = R' v      dk = Rv + (v.g) q      dl <- dl + q o Zg - k o Rv      R' <- diag(e) (R' + q g^T) */
+ *     Rv = R' v      dk = Rv + (v.g) q      dl <- dl + q o Zg - k o Rv
+ *     R' <- diag(e) (R' + q g^T) */
 template <typename T>
 __global__ void gla_backward_dk(GatedLinearGradient to, const Real *Zg, const Real *last,
                                 const T *dout, const Real *dfinal_state, const Real *decay,

@@ -53,7 +53,7 @@ static Real *log_decays_of(const GlaCase *c)
     return l;
 }
 
-/* ------------------------------------------------------------------------ the recurrence in double */
+/* --------------------------------------------------------------------- the recurrence in double */
 
 /* A head of one sequence, positions [begin, end), those from keys on masked; values and upstream
  * gradients, and results in double: of the tensors' shapes, with those of all heads */
@@ -142,7 +142,7 @@ static void recur(const Recurrence *r)
     free(Z);
 }
 
-/* ------------------------------------------------------------------------------------ comparison */
+/* ----------------------------------------------------------------------------------- comparison */
 
 /* The head's elements of a result, or of an input's gradient, against the largest; and zeros. */
 static void assert_head(const Recurrence *r, int of, const Real *actual)
@@ -258,7 +258,7 @@ TEST(plain_results_and_gradients_equal_the_recurrence)
     check_all_cases(device_open("plain"));
 }
 
-/* ------------------------------------------------------------------------- against the same maths */
+/* ----------------------------------------------------------------------- against the same maths */
 
 enum { B = 2, N = 77, H = 2, D = 12, M = 20 };
 
@@ -360,8 +360,8 @@ TEST(equal_decays_are_those_of_linear_attention)
     tape_free(tape);
 }
 
-/* A product of 100 000 rounded e^(l_i) would be off by 1e-4 to 1e-3. Both directions: the state, and
- * the gradient of the one before. */
+/* A product of 100 000 rounded e^(l_i) would be off by 1e-4 to 1e-3. Both directions: the state,
+ * and the gradient of the one before. */
 TEST(weak_decays_do_not_drift)
 {
     enum { COUNT = 100000, SIZE = 4, STATES = SIZE * SIZE };
@@ -404,7 +404,7 @@ TEST(weak_decays_do_not_drift)
     tape_free(tape);
 }
 
-/* --------------------------------------------------------------------------------- sentences */
+/* ------------------------------------------------------------------------------------ sentences */
 
 /* -infinity is a log decay, and not what tape_check_finite searches for; NaN is. */
 TEST(a_log_decay_of_minus_infinity_passes_the_search)
