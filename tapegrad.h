@@ -112,6 +112,7 @@
 #include "ext/decode/decode.h"
 #include "ext/delta/delta.h"
 #include "ext/features/features.h"
+#include "ext/gated_linear_attention/gated_linear_attention.h"
 #include "ext/gates/gates.h"
 #include "ext/images/images.h"
 #include "ext/linear_cross_entropy/linear_cross_entropy.h"

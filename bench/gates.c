@@ -1,6 +1,7 @@
 /* Causal linear attention with a decay beside the same without one, forward and backward pass: the
- * decay's cost against its strength. All kinds are timed in turns, and a row's ratios are medians
- * of ratios per turn. */
+ * decay's cost against its strength; and gated linear attention, whose decay is per key dimension,
+ * beside unnormalized causal linear attention with one per head. All kinds are timed in turns, and
+ * a row's ratios are medians of ratios per turn. */
 #include "bench/common.h"
 
 #include <math.h>
@@ -78,19 +79,107 @@ static void measure(BenchOptions *options, int64_t N, int64_t D)
     tape_free(c.tape);
 }
 
-int main(int argc, char **argv)
+/* Log decays per head, and per key dimension */
+typedef struct KeyCase {
+    Tape *tape;
+    Tensor *inputs[INPUTS], *log_decay[2];
+    bool per_key, backward;
+} KeyCase;
+
+static void run_keys(void *context)
 {
-    BenchOptions options = bench_begin(argc, argv, "the cost of a decay in linear attention");
+    const KeyCase *c = context;
+    Tensor *const *x = c->inputs, *l = c->log_decay[c->per_key];
+    const CausalLinearAttentionOptions per_head = { .features = FEATURE_MAP_IDENTITY,
+                                                    .unnormalized = true,
+                                                    .log_decay = l };
+    tape_reset(c->tape);
+    Tensor *out = c->per_key ? op_gated_linear_attention(c->tape, x[QUERY], x[KEY], x[VALUE], l,
+                                                         (GatedLinearAttentionOptions){ 0 }, NULL)
+                             : op_causal_linear_attention(c->tape, x[QUERY], x[KEY], x[VALUE],
+                                                          per_head, NULL);
+    if (c->backward)
+        tape_backward_from(c->tape, out, x[UPSTREAM]);
+    device_wait(tape_device(c->tape));
+}
+
+/* One row: ms with a decay per head, and the ratio to it with a decay per key dimension; forward,
+ * then forward and backward. */
+static void measure_keys(BenchOptions *options, int64_t N, int64_t D, double mean)
+{
+    KeyCase c = { .tape = bench_tape(options) };
+    BenchOptions once = *options;
+    for (int i = 0; i < INPUTS; i++) {
+        c.inputs[i] = tape_persistent_variable(c.tape, TENSOR_REAL, shape(1, N, HEADS, D));
+        bench_fill(c.inputs[i], (uint64_t)i);
+    }
+    for (int per_key = 0; per_key < 2; per_key++) {
+        const Shape gates = per_key ? shape(1, N, HEADS, D) : shape(1, N, HEADS);
+        c.log_decay[per_key] = tape_persistent_variable(c.tape, TENSOR_REAL, gates);
+        fill_log_decay(c.log_decay[per_key], mean);
+    }
+    once.seconds = options->seconds / ROUNDS;
+    printf("%6lld %4lld %9g", (long long)N, (long long)D, mean);
+    for (int backward = 0; backward < 2; backward++) {
+        double ratio[ROUNDS], per_head[ROUNDS];
+        c.backward = backward;
+        for (int round = 0; round < ROUNDS; round++) {
+            c.per_key = false;
+            per_head[round] = bench_time(&once, run_keys, &c).median;
+            c.per_key = true;
+            ratio[round] = bench_time(&once, run_keys, &c).median / per_head[round];
+        }
+        const double ms = bench_timing(per_head, ROUNDS).median;
+        const double of_ratio = bench_timing(ratio, ROUNDS).median;
+        printf(" %10.3f ms %6.2f", ms, of_ratio);
+        bench_record(options,
+                     "\"N\": %lld, \"D\": %lld, \"log_decay_per_key\": %g, \"backward\": %d, "
+                     "\"ms\": %.5g, \"ratio\": %.4g",
+                     (long long)N, (long long)D, mean, backward, ms, of_ratio);
+    }
+    printf("\n");
+    fflush(stdout);
+    tape_free(c.tape);
+}
+
+static void measure_all(BenchOptions *options)
+{
     printf("causal linear attention, forward and backward, B 1, H %d, on %s:\n"
            "without decay, and the ratio to it with mean log decays of\n"
            "     N    D      none      ",
-           HEADS, bench_where(&options).text);
+           HEADS, bench_where(options).text);
     for (int k = 1; k < KINDS; k++)
         printf(" %8g", mean_log_decay[k]);
     printf("\n");
     for (int64_t N = 4096; N <= 65536; N *= 4)
         for (int64_t D = 32; D <= 64; D *= 2)
-            measure(&options, N, D);
+            measure(options, N, D);
+}
+
+static void measure_all_keys(BenchOptions *options)
+{
+    printf("unnormalized causal linear attention with a decay per head, B 1, H %d, on %s,\n"
+           "and the ratio to it with one per key dimension:\n"
+           "     N    D log decay      forward   ratio          both   ratio\n",
+           HEADS, bench_where(options).text);
+    for (int64_t D = 32; D <= 64; D *= 2)
+        for (int k = 1; k < KINDS; k++)
+            measure_keys(options, 2048, D, mean_log_decay[k]);
+}
+
+int main(int argc, char **argv)
+{
+    int64_t keys = false;
+    const BenchOption more[] = {
+        { "keys", "a decay per key dimension beside one per head", &keys, BENCH_FLAG, NULL },
+        { 0 },
+    };
+    BenchOptions options =
+        bench_begin_with(argc, argv, "the cost of a decay in linear attention", more);
+    if (keys)
+        measure_all_keys(&options);
+    else
+        measure_all(&options);
     bench_end(&options);
     return 0;
 }

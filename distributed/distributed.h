@@ -94,7 +94,8 @@ int dist_sequence_ranks(void); /* 1 before dist_sequence */
  * which they multiply a state before them:
  *     NULL              A = 1
  *     d [B, H]          A = e^d, d the sum of their log decays
- *     A [B, H, D, D]    for the delta rule the state after them from the identity, all values 0
+ *     A [B, H, D, D]    the state after them from the identity, all values 0: of the delta rule,
+ *                       and of gated linear attention, whose A is diagonal
  * Returns a tensor of the tape, shaped like state. A layer takes this function as
  * AttentionOptions.states_before. A rank without positions passes the state 0 with d = 0 or with
  * the identity as A; a layer has at least one position, which may be padding after the last one.

@@ -7,6 +7,7 @@
 #include "ext/ctc/tests/operations.h"
 #include "ext/delta/tests/operations.h"
 #include "ext/features/tests/operations.h"
+#include "ext/gated_linear_attention/tests/operations.h"
 #include "ext/images/tests/operations.h"
 #include "ext/linear_cross_entropy/tests/operations.h"
 #include "ext/losses/tests/operations.h"
@@ -21,6 +22,7 @@
     CTC_OPERATIONS(ROW)                                                                            \
     DELTA_OPERATIONS(ROW)                                                                          \
     FEATURES_OPERATIONS(ROW)                                                                       \
+    GATED_LINEAR_ATTENTION_OPERATIONS(ROW)                                                         \
     IMAGES_OPERATIONS(ROW)                                                                         \
     LINEAR_CROSS_ENTROPY_OPERATIONS(ROW)                                                           \
     LOSSES_OPERATIONS(ROW)                                                                         \
@@ -35,6 +37,7 @@
     CTC_RANDOM_ROWS(ROW)                                                                           \
     DELTA_RANDOM_ROWS(ROW)                                                                         \
     FEATURES_RANDOM_ROWS(ROW)                                                                      \
+    GATED_LINEAR_ATTENTION_RANDOM_ROWS(ROW)                                                        \
     IMAGES_RANDOM_ROWS(ROW)                                                                        \
     LINEAR_CROSS_ENTROPY_RANDOM_ROWS(ROW)                                                          \
     LOSSES_RANDOM_ROWS(ROW)                                                                        \

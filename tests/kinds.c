@@ -16,6 +16,8 @@ static const AttentionKind *base_kind(Params *params, TestConfig c)
         return nn_softmax_attention(params);
     case KIND_DELTA_RULE:
         return nn_delta_rule_attention(params, (DeltaRuleConfig){ .max_beta = c.max_beta });
+    case KIND_GATED_LINEAR:
+        return nn_gated_linear_attention(params, (GatedLinearConfig){ 0 });
     case KIND_CAUSAL_LSH:
         return nn_causal_lsh_attention(params, lsh);
     case KIND_LSH:
@@ -41,7 +43,7 @@ TransformerConfig test_config(Params *params, TestConfig c)
 {
     const GatedConfig gated = { rotary_kind(params, c), c.decay, c.convolution, c.output_gate };
     const bool has_gates = c.decay || c.convolution || c.output_gate || c.unnormalized ||
-                           c.attention == KIND_DELTA_RULE;
+                           c.attention == KIND_DELTA_RULE || c.attention == KIND_GATED_LINEAR;
     TransformerConfig config = { .layers = c.layers,
                                  .heads = c.heads,
                                  .head_dim = c.head_dim,

@@ -10,6 +10,7 @@ typedef enum {
     KIND_CAUSAL_SOFTMAX,
     KIND_SOFTMAX,
     KIND_DELTA_RULE,
+    KIND_GATED_LINEAR,
     KIND_CAUSAL_LSH,
     KIND_LSH,
 } TestKind;

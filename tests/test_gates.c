@@ -530,6 +530,9 @@ static const TestConfig configs[] = {
     FIELDS(.attention = KIND_DELTA_RULE, .decay = DECAY_LEARNED, .max_beta = 2, .convolution = 3,
            .output_gate = true),
     FIELDS(.attention = KIND_DELTA_RULE, .decay = DECAY_CONSTANT),
+    FIELDS(.attention = KIND_GATED_LINEAR),
+    FIELDS(.attention = KIND_GATED_LINEAR, .decay = DECAY_LEARNED, .convolution = 4,
+           .output_gate = true),
     FIELDS(.attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_LEARNED),
     FIELDS(.attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_CONSTANT),
 };
@@ -570,6 +573,20 @@ static Tensor *log_decay_of(Tape *tape, Params *params, DecayKind decay, Tensor 
     return op_scale(tape, op_softplus(tape, z), -1);
 }
 
+/* Gated linear attention with the decay of its paper, and one per head */
+static Tensor *mix_by_keys(Tape *tape, Params *params, Tensor *log_decay, Tensor *x, Tensor **qkv)
+{
+    const Shape heads = qkv[0]->shape;
+    Tensor *low = op_linear(tape, x, weight(params, "a.alpha1.weight"), NULL);
+    Tensor *l = op_scale(tape, op_log_sigmoid(tape, project(tape, params, "alpha2", low)), 1. / 16);
+    l = op_reshape(tape, l, heads);
+    if (log_decay)
+        l = op_add(tape, l, op_reshape(tape, log_decay, shape(BATCH, LENGTH, HEADS, 1)));
+    Tensor *q = op_scale(tape, qkv[0], 1 / sqrt(WIDTH / HEADS));
+    return op_gated_linear_attention(tape, q, qkv[1], qkv[2], l, (GatedLinearAttentionOptions){ 0 },
+                                     NULL);
+}
+
 /* The mixed positions, [BATCH, LENGTH, HEADS, D], of packed queries, keys and values */
 static Tensor *mix(Tape *tape, Params *params, const TestConfig *c, Tensor *x, Tensor **qkv)
 {
@@ -577,6 +594,8 @@ static Tensor *mix(Tape *tape, Params *params, const TestConfig *c, Tensor *x, T
     if (c->attention == KIND_CAUSAL_SOFTMAX)
         return op_causal_softmax_attention(tape, qkv[0], qkv[1], qkv[2],
                                            (SoftmaxAttentionOptions){ .log_decay = log_decay });
+    if (c->attention == KIND_GATED_LINEAR)
+        return mix_by_keys(tape, params, log_decay, x, qkv);
     if (c->attention != KIND_DELTA_RULE)
         return op_causal_linear_attention(tape, qkv[0], qkv[1], qkv[2],
                                           (Options){ .features = (FeatureMap)c->features,
@@ -607,7 +626,7 @@ static Tensor *compose(Tape *tape, Params *params, const TestConfig *c, Tensor *
     for (int i = 0; i < 3; i++)
         qkv[i] = op_reshape(tape, qkv[i], heads);
     Tensor *out = mix(tape, params, c, x, qkv);
-    if (c->unnormalized || c->attention == KIND_DELTA_RULE)
+    if (c->unnormalized || c->attention == KIND_DELTA_RULE || c->attention == KIND_GATED_LINEAR)
         out = op_rms_norm(tape, out, weight(params, "a.norm.weight"), 1e-6);
     out = op_reshape(tape, out, x->shape);
     if (c->output_gate)
@@ -624,6 +643,7 @@ TEST(a_layer_is_made_of_its_operations)
         const TestConfig *c = &configs[i];
         ck_assert_int_eq(params_count(params), 8 + 2 * (c->decay == DECAY_LEARNED) +
                                                    3 * (c->attention == KIND_DELTA_RULE) +
+                                                   4 * (c->attention == KIND_GATED_LINEAR) +
                                                    c->unnormalized + 2 * (c->convolution > 0) +
                                                    2 * c->output_gate);
         Tensor *x = layer_input(tape), *out = nn_attention_forward(tape, &attention, x, all_keys);
@@ -718,8 +738,8 @@ TEST(invalid_gates_raise)
     Params *params = params_new(test_device(), 5);
 #define GATED(...) nn_gated_attention(params, (GatedConfig){ __VA_ARGS__ })
 #define INNER(name)                                                                                \
-    "nn_gated_attention: inner is " name " attention, expected causal linear or causal softmax "   \
-    "attention, or the delta rule"
+    "nn_gated_attention: inner is " name " attention, expected causal linear, gated linear or "    \
+    "causal softmax attention, or the delta rule"
     assert_raises("nn_gated_attention: there is no decay 7", GATED(.decay = (DecayKind)7));
     assert_raises("nn_gated_attention: convolution is 1, expected 2 or more taps, or 0: none",
                   GATED(.convolution = 1));

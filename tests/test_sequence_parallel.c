@@ -475,14 +475,15 @@ static void compare_run(Run run)
     assert_near("weights", run.weights, one.weights, one.count, 10 * tolerance);
 }
 
-/* Every kind of layer: with a decay, constant or learned, and without; normalized or not, or the
- * delta rule. */
+/* Every kind of layer: with a decay, constant or learned, and without; normalized or not, the delta
+ * rule, or gated linear attention. */
 static void compare_kinds(int ranks, const int *parts, int padding, int groups)
 {
     for (DecayKind decay = DECAY_NONE; decay <= DECAY_LEARNED; decay++)
-        for (int kind = 0; kind < 3; kind++) {
-            const TestConfig config = { .attention =
-                                            kind == 2 ? KIND_DELTA_RULE : KIND_CAUSAL_LINEAR,
+        for (int kind = 0; kind < 4; kind++) {
+            static const TestKind kinds[] = { KIND_CAUSAL_LINEAR, KIND_CAUSAL_LINEAR,
+                                              KIND_DELTA_RULE, KIND_GATED_LINEAR };
+            const TestConfig config = { .attention = kinds[kind],
                                         .decay = decay,
                                         .unnormalized = kind == 1 };
             compare_run(run_new(ranks, parts, padding, groups, config));
@@ -539,8 +540,8 @@ TEST(convolutions_and_rotary_positions_equal_one_process)
 
 TEST(bf16_over_ranks_equals_one_process)
 {
-    static const TestKind kinds[] = { KIND_CAUSAL_LINEAR, KIND_DELTA_RULE };
-    for (int i = 0; sizeof(Real) == sizeof(float) && i < 2; i++) {
+    static const TestKind kinds[] = { KIND_CAUSAL_LINEAR, KIND_DELTA_RULE, KIND_GATED_LINEAR };
+    for (int i = 0; sizeof(Real) == sizeof(float) && i < 3; i++) {
         Run run = run_new(
             3, (const int[]){ 0, 5, 14, N }, 0, 1,
             (TestConfig){ .attention = kinds[i], .decay = DECAY_LEARNED, .convolution = 4 });

@@ -30,10 +30,10 @@ typedef struct GenerationConfig {
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention of each
- * layer is causal linear (with any feature map), causal softmax without a decay or a prefix, or
- * the delta rule; inside a replayed step; and if the device or a double-precision build lacks the
- * precision or 8-bit weights. Layers that differ, or have a window, a learned sink, gates or rotary
- * positions, decode in PRECISION_FLOAT32 without 8-bit weights; anything else raises. */
+ * layer is causal linear (with any feature map), causal softmax without a decay or a prefix, gated
+ * linear or the delta rule; inside a replayed step; and if the device or a double-precision build
+ * lacks the precision or 8-bit weights. Layers that differ, or have a window, a learned sink, gates
+ * or rotary positions, decode in PRECISION_FLOAT32 without 8-bit weights; anything else raises. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);

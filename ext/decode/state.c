@@ -23,7 +23,7 @@ static void check_attention(const Transformer *transformer)
                         (long long)i);
         if (!kind->states && !kind->has_cache)
             error_raise("nn_transformer_state: the transformer's attention is %s, expected causal "
-                        "linear, causal softmax or the delta rule",
+                        "linear, gated linear, causal softmax or the delta rule",
                         kind->name);
     }
 }

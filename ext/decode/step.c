@@ -20,8 +20,8 @@
  * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
  * step_on_operations below defines a step and runs where there is no engine: on a device without
- * one, and for layers that differ, or have a window, a learned sink, gates (the
- * delta rule, a convolution, an output gate; on CUDA also a decay) or rotary positions. */
+ * one, and for layers that differ, or have a window, a learned sink, gates (the delta rule, gated
+ * linear attention, a convolution, an output gate; on CUDA also a decay) or rotary positions. */
 #include "ext/decode/kernels.h"
 
 static void check_step_input(const TransformerState *state, const Tensor *x)

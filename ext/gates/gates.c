@@ -146,8 +146,8 @@ const AttentionKind *nn_gated_attention(Params *params, GatedConfig config)
     static const char function[] = "nn_gated_attention";
     const AttentionKind *inner = nn_kind_or_default(params, config.inner);
     if (!inner->decays)
-        error_raise("%s: inner is %s attention, expected causal linear or causal softmax "
-                    "attention, or the delta rule",
+        error_raise("%s: inner is %s attention, expected causal linear, gated linear or "
+                    "causal softmax attention, or the delta rule",
                     function, inner->name);
     for (const AttentionKind *of = inner; of; of = of->inner)
         if (of->attend == attend_gated)

@@ -28,9 +28,9 @@ typedef struct GatedConfig {
     bool output_gate;           /* false; true: out silu(x Wg^T + bg) */
 } GatedConfig;
 
-/* The inner kind of x with these gates: a causal one, of linear or softmax attention or the delta
- * rule. Where no normalizer bounds its results, unnormalized and of the delta rule, an RMS norm of
- * each head's follows, with and without gates. */
+/* The inner kind of x with these gates: a causal one, of linear, gated linear or softmax attention
+ * or the delta rule. Where no normalizer bounds its results, unnormalized, gated linear and of the
+ * delta rule, an RMS norm of each head's follows, with and without gates. */
 const AttentionKind *nn_gated_attention(Params *params, GatedConfig config);
 
 /* What nn_gated_attention adds to a layer. */

@@ -15,7 +15,7 @@ TEST(states_are_of_causal_linear_or_softmax_attention)
     } cases[] = {
 #define REFUSED(kind, name)                                                                        \
     { kind, "nn_transformer_state: the transformer's attention is " name                           \
-            ", expected causal linear, causal softmax or the delta rule" }
+            ", expected causal linear, gated linear, causal softmax or the delta rule" }
         REFUSED(KIND_LINEAR, "linear"),
         REFUSED(KIND_SOFTMAX, "softmax"),
         REFUSED(KIND_CAUSAL_LSH, "causal LSH"),
