@@ -26,6 +26,7 @@ typedef struct TestConfig {
     AttentionForm form;
     bool unnormalized;
     double max_beta;
+    int64_t decay_rank; /* of the delta rule */
     int64_t lsh_rounds, lsh_chunk;
     int64_t rotary_dims; /* 0: none; rotary positions around the kind */
     double rotary_base;
