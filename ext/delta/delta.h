@@ -38,9 +38,9 @@ Tensor *op_delta_rule(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Ten
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct DeltaRuleConfig {
     double max_beta; /* 1; in (0, 2] */
-    /* 0: none but that of nn_gated_attention; the rank of a decay per key dimension, as in Kimi
+    /* 0: no decay but that of nn_gated_attention; the rank of a decay per key dimension, as in Kimi
      * Delta Attention: l = -e^A softplus(x Wd^T Wu^T + b + c), A per head and 0 at first, and c_d
-     * such that the rates r_d = softplus(c_d) of a head's key dimensions fall from 1/2 to 1/1024, in
+     * such that the rates softplus(c_d) of a head's key dimensions fall from 1/2 to 1/1024, in
      * equal ratios */
     int64_t decay_rank;
 } DeltaRuleConfig;

@@ -1,6 +1,6 @@
 /* The delta rule with a decay per key dimension on the CPU, position by position. In chunks (WY
- * form, delta.c) the weight of a pair would be a sum over the key dimensions of products of e^(l_d),
- * no matrix product; by position a decay costs one multiplication per element of the state.
+ * form, delta.c) the weight of a pair would be a sum over the key dimensions of products of the
+ * e^(l_d), no matrix product; by position a decay costs one multiplication per element of a state.
  *
  * Let Z_i = diag(e^(l_i)) S_{i-1}, and R'_i = R_i - q_i g_i^T as in delta_rule.c. A position reads
  * before it writes, so that each pass loads and stores every element of a state once:
@@ -8,9 +8,9 @@
  *     from the last:  du_i = R'_i^T k_i + (q_i.k_i) g_i
  *                     R'_i u_i        R_i u_i = R'_i u_i + (g_i.u_i) q_i
  *     from the first: z_i = Z_i du_i, Z_i g_i           dq_i = Z_i g_i + (g_i.u_i) k_i
- * A column of S or R depends on itself alone, and once u and du are known, so does a row: u, out and
- * du are computed by blocks of columns, the products with u, du and g by blocks of rows, of one or
- * two vectors, whose part of the state stays in the first cache.
+ * A column of S or R depends on itself alone, and once u and du are known, so does a row. So u,
+ * out and du are computed by blocks of columns, products with u, du and g by blocks of rows. A
+ * block is one or two vectors wide, and its part of the state stays in the L1 cache.
  *
  * Weak decays are not applied at each position, which would add up their rounding: row d of S is
  * pending_d times the stored row T_d, which is multiplied by factor_d: 1 until pending_d would be
@@ -126,7 +126,7 @@ static int64_t in_blocks(int64_t line, int64_t column, int64_t lines, int64_t co
     return block * lines + line * minimum(DELTA_BLOCK, columns - block) + column - block;
 }
 
-/* Begins a scan: columns and, unless it is NULL, rows = a state [D, M]; NULL: 0 */
+/* Begins a scan: columns and rows, unless NULL, = a state [D, M]; NULL: 0 */
 static void begin_scan(DeltaScan *s, const Real *states, Real *columns, Real *rows, bool reverse)
 {
     const int64_t D = s->rule->x.D, M = s->rule->x.M, size = s->D * s->M;
@@ -344,7 +344,7 @@ ALWAYS_INLINE void scan_rows(bool reverse, int vectors, const DeltaScan *s, Real
     }
 }
 
-/* The packed positions, in all blocks: functions of their own, in one place each for the compiler. */
+/* The packed positions, in all blocks: as functions, in one place each for the compiler. */
 WHOLE_VECTORS static void scan_columns_forward(const DeltaScan *s)
 {
     int64_t c = 0;

@@ -3,8 +3,8 @@
 #define TAPEGRAD_DELTA_OPERATIONS_H
 
 /* The delta rule, x[3] betas in [0, 1.5] and, unless NULL, x[4] log decays, one per position and
- * head or per key dimension too, and x[5] the states: out and the final state in one tensor. Keys have lengths below 1, where the
- * state does not grow. */
+ * head or per key dimension too, and x[5] the states: out and the final state in one tensor. Keys
+ * have lengths below 1, where the state does not grow. */
 static inline Tensor *delta_rule(Tape *tape, Tensor **x, DeltaRuleOptions options)
 {
     Tensor *final_state;
