@@ -87,10 +87,10 @@ static DeltaBuffers allocate_delta(const DeltaPass *p, Real *memory, int64_t *us
     m.A = allocate(memory, used, C * C);
     m.P = allocate(memory, used, C * C);
     m.E = allocate(memory, used, C * C);
-    m.beta = allocate(memory, used, 4 * C);
-    m.decay = m.beta + C;
-    m.past = m.decay + C;
-    m.future = m.past + C;
+    m.beta = allocate(memory, used, C);
+    m.decay = allocate(memory, used, C);
+    m.past = allocate(memory, used, C);
+    m.future = allocate(memory, used, C);
     m.S = allocate(memory, used, p->D * p->M);
     if (p->backward) {
         m.R = m.S;
