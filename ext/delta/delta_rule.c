@@ -56,7 +56,7 @@ static void delta_rule_forward_plain(Real *out, Real *u, Real *final_state, cons
         for (int64_t i = at.begin; i < at.end; i++) {
             const DeltaPosition p = delta_position(s, i, at.h);
             Real *u_i = u + p.row * M;
-            decay_rows_of_state(S, &p, D, M);
+            delta_decay_rows(S, &p, D, M);
             if (!p.masked)
                 apply_state(u_i, S, p.k, D, M);
             for (int64_t m = 0; m < M; m++)
@@ -100,7 +100,7 @@ static void delta_scan_reverse(const DeltaBackward *g, double *R, double *rows, 
         for (int64_t m = 0; m < M; m++)
             for (int64_t d = 0; d < D; d++)
                 R[m * D + d] -= p.beta * (double)p.k[d] * (double)g->du[p.row * M + m];
-        decay_rows_of_state(R, &p, D, M);
+        delta_decay_rows(R, &p, D, M);
     }
 }
 
@@ -111,7 +111,7 @@ static void delta_contribute_decay(const DeltaBackward *g, double *sums, const D
     const int64_t D = g->s->x.D, decays = g->s->decays;
     double dl = 0;
     for (int64_t d = 0; d < D; d++) {
-        sums[d] = decay_of(p, d) == 0 ? 0 : sums[d];
+        sums[d] = delta_row_decay(p, d) == 0 ? 0 : sums[d];
         dl = decays == 1 ? dl + sums[d] : sums[d];
         if (g->d.log_decay.data && (decays == D || d == D - 1))
             gradient_add(g->d.log_decay, decays == D ? p->row * D + d : p->row,
@@ -132,7 +132,7 @@ static void delta_scan(const DeltaBackward *g, double *S, double *rows, Head at)
         const Real *Ru = g->Ru + p.row * D, *du = g->du + p.row * M, *g_i = g->dout + p.row * M;
         double *z = rows + D, *dq = rows + 2 * D, kz = 0;
         const int64_t key = i * x->key_stride + h * D, value = i * x->value_stride + h * M;
-        decay_rows_of_state(S, &p, D, M);
+        delta_decay_rows(S, &p, D, M);
         apply_transposed_state(z, S, du, D, M);
         apply_transposed_state(dq, S, g_i, D, M);
         delta_contribute_decay(g, rows, &p, z, dq);

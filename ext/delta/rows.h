@@ -44,18 +44,18 @@ static inline DeltaPosition delta_position(const DeltaRule *s, int64_t i, int64_
 }
 
 /* e^(l_d) of row d */
-static inline double decay_of(const DeltaPosition *p, int64_t d)
+static inline double delta_row_decay(const DeltaPosition *p, int64_t d)
 {
     return p->l ? exp((double)p->l[d]) : p->decay;
 }
 
 /* T <- diag(e^(l)) T; T is stored transposed, [M, D]. */
-static inline void decay_rows_of_state(double *T, const DeltaPosition *p, int64_t D, int64_t M)
+static inline void delta_decay_rows(double *T, const DeltaPosition *p, int64_t D, int64_t M)
 {
     if (!p->l)
         decay_state(T, D * M, p->decay);
     for (int64_t d = 0; p->l && d < D; d++) {
-        const double decay = decay_of(p, d);
+        const double decay = delta_row_decay(p, d);
         for (int64_t m = 0; m < M; m++)
             T[m * D + d] *= decay;
     }

@@ -49,7 +49,7 @@ typedef struct DeltaScan {
 } DeltaScan;
 
 /* Sets the buffers in a thread's memory, or to NULL; returns their size. */
-static int64_t allocate_scan(DeltaScan *s, Real *memory)
+static int64_t allocate_delta_scan(DeltaScan *s, Real *memory)
 {
     enum { C = DELTA_PACKED };
     int64_t used = 0;
@@ -85,7 +85,7 @@ static DeltaScan delta_scans(TensorType type, const DeltaRule *rule, bool backwa
     s.M = round_up(x->M, UNIT);
     for (int64_t b = 0; b < x->B; b++)
         s.length = maximum(s.length, first_position(x, b + 1) - first_position(x, b));
-    *size = allocate_scan(&s, NULL);
+    *size = allocate_delta_scan(&s, NULL);
     return s;
 }
 
@@ -98,7 +98,7 @@ static DeltaScan delta_scan_of(const DeltaScan *all, int64_t index, Real *memory
     s.begin = first_position(x, s.b);
     s.end = first_position(x, s.b + 1);
     s.keys = x->key_lengths ? s.begin + x->key_lengths[s.b] : s.end;
-    allocate_scan(&s, memory);
+    allocate_delta_scan(&s, memory);
     return s;
 }
 
@@ -127,7 +127,8 @@ static int64_t in_blocks(int64_t line, int64_t column, int64_t lines, int64_t co
 }
 
 /* Begins a scan: columns and rows, unless NULL, = a state [D, M]; NULL: 0 */
-static void begin_scan(DeltaScan *s, const Real *states, Real *columns, Real *rows, bool reverse)
+static void begin_delta_scan(DeltaScan *s, const Real *states, Real *columns, Real *rows,
+                             bool reverse)
 {
     const int64_t D = s->rule->x.D, M = s->rule->x.M, size = s->D * s->M;
     s->reverse = reverse;
@@ -159,7 +160,7 @@ static double pending_of_row(const DeltaScan *s, const Real *l, int64_t d)
 }
 
 /* states = S, or dL/dS_0, which l of the first position multiplies */
-static void store_state(const DeltaScan *s, Real *states, const Real *l)
+static void store_scanned_state(const DeltaScan *s, Real *states, const Real *l)
 {
     const int64_t D = s->rule->x.D, M = s->rule->x.M;
     for (int64_t d = 0; states && d < D; d++) {
@@ -234,7 +235,7 @@ static Real dot_rows(const Real *x, const Real *y, int64_t count)
 }
 
 /* Packs the queries, keys and betas of some positions, and their decays in the scan's order. */
-static void load_positions(DeltaScan *s, int64_t first, int64_t end)
+static void load_delta_positions(DeltaScan *s, int64_t first, int64_t end)
 {
     const AttentionInputs *x = &s->rule->x;
     s->first = first;
@@ -258,8 +259,8 @@ static void load_positions(DeltaScan *s, int64_t first, int64_t end)
  *     T <- factor_i (T + q_{i+1} g_{i+1}^T - k_{i+1} dv_{i+1}^T)
  *     du_i = T^T k_i + (q_i.k_i) g_i               dv_i = beta_i du_i
  * with k and q times or by pending. */
-ALWAYS_INLINE void scan_columns(bool reverse, int vectors, const DeltaScan *s, Real *T, Real *du,
-                                int64_t c)
+ALWAYS_INLINE void delta_scan_columns(bool reverse, int vectors, const DeltaScan *s, Real *T,
+                                      Real *du, int64_t c)
 {
     const int64_t D = s->D, M = s->M, width = vectors * LANES;
     Vector w[2] = { 0 }, g[2] = { 0 }; /* u or -dv, and g, of the position before */
@@ -309,8 +310,8 @@ ALWAYS_INLINE void scan_columns(bool reverse, int vectors, const DeltaScan *s, R
  *     T <- factor_i T      z_i = T du_i      Zg_i = T g_i      T <- T + k_i u_i^T
  * in reverse
  *     T <- factor_i T      R'u_i = T u_i     T <- T + q_i g_i^T - k_i dv_i^T */
-ALWAYS_INLINE void scan_rows(bool reverse, int vectors, const DeltaScan *s, Real *T, Real *du,
-                             Real *Ru, int64_t c)
+ALWAYS_INLINE void delta_scan_rows(bool reverse, int vectors, const DeltaScan *s, Real *T, Real *du,
+                                   Real *Ru, int64_t c)
 {
     const int64_t D = s->D, M = s->M, width = vectors * LANES;
     for (int64_t step = 0; step < s->count; step++) {
@@ -345,40 +346,40 @@ ALWAYS_INLINE void scan_rows(bool reverse, int vectors, const DeltaScan *s, Real
 }
 
 /* The packed positions, in all blocks: as functions, in one place each for the compiler. */
-WHOLE_VECTORS static void scan_columns_forward(const DeltaScan *s)
+WHOLE_VECTORS static void delta_scan_columns_forward(const DeltaScan *s)
 {
     int64_t c = 0;
     for (; c + DELTA_BLOCK <= s->M; c += DELTA_BLOCK)
-        scan_columns(false, 2, s, s->columns + c * s->D, NULL, c);
+        delta_scan_columns(false, 2, s, s->columns + c * s->D, NULL, c);
     if (c < s->M)
-        scan_columns(false, 1, s, s->columns + c * s->D, NULL, c);
+        delta_scan_columns(false, 1, s, s->columns + c * s->D, NULL, c);
 }
 
-WHOLE_VECTORS static void scan_columns_reverse(const DeltaScan *s, Real *du)
+WHOLE_VECTORS static void delta_scan_columns_reverse(const DeltaScan *s, Real *du)
 {
     int64_t c = 0;
     for (; c + DELTA_BLOCK <= s->M; c += DELTA_BLOCK)
-        scan_columns(true, 2, s, s->columns + c * s->D, du, c);
+        delta_scan_columns(true, 2, s, s->columns + c * s->D, du, c);
     if (c < s->M)
-        scan_columns(true, 1, s, s->columns + c * s->D, du, c);
+        delta_scan_columns(true, 1, s, s->columns + c * s->D, du, c);
 }
 
-WHOLE_VECTORS static void scan_rows_forward(const DeltaScan *s, Real *du)
+WHOLE_VECTORS static void delta_scan_rows_forward(const DeltaScan *s, Real *du)
 {
     int64_t c = 0;
     for (; c + DELTA_BLOCK <= s->D; c += DELTA_BLOCK)
-        scan_rows(false, 2, s, s->rows + c * s->M, du, NULL, c);
+        delta_scan_rows(false, 2, s, s->rows + c * s->M, du, NULL, c);
     if (c < s->D)
-        scan_rows(false, 1, s, s->rows + c * s->M, du, NULL, c);
+        delta_scan_rows(false, 1, s, s->rows + c * s->M, du, NULL, c);
 }
 
-WHOLE_VECTORS static void scan_rows_reverse(const DeltaScan *s, Real *du, Real *Ru)
+WHOLE_VECTORS static void delta_scan_rows_reverse(const DeltaScan *s, Real *du, Real *Ru)
 {
     int64_t c = 0;
     for (; c + DELTA_BLOCK <= s->D; c += DELTA_BLOCK)
-        scan_rows(true, 2, s, s->rows + c * s->M, du, Ru, c);
+        delta_scan_rows(true, 2, s, s->rows + c * s->M, du, Ru, c);
     if (c < s->D)
-        scan_rows(true, 1, s, s->rows + c * s->M, du, Ru, c);
+        delta_scan_rows(true, 1, s, s->rows + c * s->M, du, Ru, c);
 }
 
 /* -------------------------------------------------------------------------------------- forward */
@@ -391,15 +392,15 @@ void delta_positions_forward(TensorType type, Real *out, Real *u, Real *final_st
     const DeltaScan all = delta_scans(type, rule, false, &size);
     DELTA_SCANS(s, &all, size)
     {
-        begin_scan(&s, rule->state, s.columns, NULL, false);
+        begin_delta_scan(&s, rule->state, s.columns, NULL, false);
         for (int64_t i = s.begin; i < s.end; i += DELTA_PACKED) {
-            load_positions(&s, i, minimum(i + DELTA_PACKED, s.end));
+            load_delta_positions(&s, i, minimum(i + DELTA_PACKED, s.end));
             load_rows_of(&s, s.V, s.type, x->value, x->value_stride, x->M, s.keys);
-            scan_columns_forward(&s);
+            delta_scan_columns_forward(&s);
             store_rows_of(&s, (Gradient){ out, false }, s.type, s.out, x->H * x->M, x->M);
             store_rows_of(&s, (Gradient){ u, false }, TENSOR_REAL, s.U, x->H * x->M, x->M);
         }
-        store_state(&s, final_state, NULL);
+        store_scanned_state(&s, final_state, NULL);
     }
     device_workspace_free(memory);
 }
@@ -479,7 +480,7 @@ static void combine_positions(const DeltaScan *s, Gradient dbeta, Real *du, cons
     }
 }
 
-static void load_upstream(const DeltaScan *s, const Real *dout, const Real *u)
+static void load_delta_upstream(const DeltaScan *s, const Real *dout, const Real *u)
 {
     const AttentionInputs *x = &s->rule->x;
     load_rows_of(s, s->G, s->type, dout, x->H * x->M, x->M, s->end);
@@ -494,26 +495,26 @@ void delta_positions_backward(TensorType type, DeltaRuleGradient d, const Real *
     const DeltaScan all = delta_scans(type, rule, true, &size);
     DELTA_SCANS(s, &all, size)
     {
-        begin_scan(&s, dfinal_state, s.columns, s.rows, true);
+        begin_delta_scan(&s, dfinal_state, s.columns, s.rows, true);
         const int64_t chunks = (s.end - s.begin + DELTA_PACKED - 1) / DELTA_PACKED;
         for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
             const int64_t at = chunk * DELTA_PACKED, i = s.begin + at;
-            load_positions(&s, i, minimum(i + DELTA_PACKED, s.end));
-            load_upstream(&s, dout, u);
-            scan_columns_reverse(&s, s.du + at * s.M);
-            scan_rows_reverse(&s, s.du + at * s.M, s.Ru + at * s.D);
+            load_delta_positions(&s, i, minimum(i + DELTA_PACKED, s.end));
+            load_delta_upstream(&s, dout, u);
+            delta_scan_columns_reverse(&s, s.du + at * s.M);
+            delta_scan_rows_reverse(&s, s.du + at * s.M, s.Ru + at * s.D);
             keep_segment_R(&s);
         }
-        store_state(&s, d.state, log_decays_at(&s, s.begin));
-        begin_scan(&s, rule->state, NULL, s.rows, false);
+        store_scanned_state(&s, d.state, log_decays_at(&s, s.begin));
+        begin_delta_scan(&s, rule->state, NULL, s.rows, false);
         for (int64_t at = 0; at < s.end - s.begin; at += DELTA_PACKED) {
             Real *du = s.du + at * s.M, *Ru = s.Ru + at * s.D;
             const int64_t i = s.begin + at;
             begin_segment(&s, i);
-            load_positions(&s, i, minimum(i + DELTA_PACKED, s.end));
-            load_upstream(&s, dout, u);
+            load_delta_positions(&s, i, minimum(i + DELTA_PACKED, s.end));
+            load_delta_upstream(&s, dout, u);
             load_rows_of(&s, s.V, s.type, x->value, x->value_stride, x->M, s.keys);
-            scan_rows_forward(&s, du);
+            delta_scan_rows_forward(&s, du);
             for (int64_t k = 0; d.log_decay.data && k < s.count; k++)
                 sum_log_decays_of(&s, Ru, k);
             combine_positions(&s, d.beta, du, Ru);
