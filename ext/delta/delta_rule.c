@@ -133,7 +133,8 @@ static void delta_scan(const DeltaBackward *g, double *S, double *rows, Head at)
         double *z = rows + D, *dq = rows + 2 * D, kz = 0;
         const int64_t key = i * x->key_stride + h * D, value = i * x->value_stride + h * M;
         delta_decay_rows(S, &p, D, M);
-        apply_transposed_state(z, S, du, D, M);
+        if (!p.masked) /* du is not set */
+            apply_transposed_state(z, S, du, D, M);
         apply_transposed_state(dq, S, g_i, D, M);
         delta_contribute_decay(g, rows, &p, z, dq);
         for (int64_t d = 0; d < D; d++)
