@@ -15,7 +15,7 @@ static const AttentionKind *base_kind(Params *params, TestConfig c)
     case KIND_SOFTMAX:
         return nn_softmax_attention(params);
     case KIND_DELTA_RULE:
-        return nn_delta_rule_attention(params, (DeltaRuleConfig){ .max_beta = c.max_beta });
+        return nn_delta_rule_attention(params, (DeltaRuleConfig){ c.max_beta, c.decay_rank });
     case KIND_GATED_LINEAR:
         return nn_gated_linear_attention(params, (GatedLinearConfig){ 0 });
     case KIND_CAUSAL_LSH:

@@ -28,6 +28,7 @@ typedef struct TestConfig {
     bool unnormalized;
     double max_beta;
     CausalSoftmaxConfig softmax;
+    int64_t decay_rank; /* of the delta rule */
     int64_t lsh_rounds, lsh_chunk;
     int64_t rotary_dims; /* 0: none; rotary positions around the kind */
     double rotary_base;

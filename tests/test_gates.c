@@ -533,6 +533,7 @@ static const TestConfig configs[] = {
     FIELDS(.attention = KIND_GATED_LINEAR),
     FIELDS(.attention = KIND_GATED_LINEAR, .decay = DECAY_LEARNED, .convolution = 4,
            .output_gate = true),
+    FIELDS(.attention = KIND_DELTA_RULE, .decay_rank = 2, .output_gate = true),
     FIELDS(.attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_LEARNED),
     FIELDS(.attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_CONSTANT),
 };
@@ -587,10 +588,27 @@ static Tensor *mix_by_keys(Tape *tape, Params *params, Tensor *log_decay, Tensor
                                      NULL);
 }
 
+/* Key dimension d's rate falls from 1/2 to 1/1024 in equal ratios; see DeltaRuleConfig. */
+static Tensor *key_decays_of(Tape *tape, Params *params, Tensor *x)
+{
+    enum { SIZE = WIDTH / HEADS };
+    Real constants[SIZE];
+    for (int d = 0; d < SIZE; d++)
+        constants[d] = (Real)log(expm1(pow(512, -d / (SIZE - 1.)) / 2));
+    Tensor *low = op_linear(tape, x, weight(params, "a.decay.down.weight"), NULL);
+    Tensor *z =
+        op_reshape(tape, project(tape, params, "decay.up", low), shape(BATCH, LENGTH, HEADS, SIZE));
+    z = op_softplus(tape, op_add(tape, z, tape_input(tape, constants, shape(SIZE))));
+    Tensor *rate = op_exp(tape, weight(params, "a.decay.log_rate"));
+    return op_scale(tape, op_multiply(tape, z, op_reshape(tape, rate, shape(HEADS, 1))), -1);
+}
+
 /* The mixed positions, [BATCH, LENGTH, HEADS, D], of packed queries, keys and values */
 static Tensor *mix(Tape *tape, Params *params, const TestConfig *c, Tensor *x, Tensor **qkv)
 {
-    Tensor *log_decay = c->decay ? log_decay_of(tape, params, c->decay, x) : NULL;
+    Tensor *log_decay = c->decay        ? log_decay_of(tape, params, c->decay, x)
+                        : c->decay_rank ? key_decays_of(tape, params, x)
+                                        : NULL;
     if (c->attention == KIND_CAUSAL_SOFTMAX)
         return op_causal_softmax_attention(tape, qkv[0], qkv[1], qkv[2],
                                            (SoftmaxAttentionOptions){ .log_decay = log_decay });
@@ -644,8 +662,8 @@ TEST(a_layer_is_made_of_its_operations)
         ck_assert_int_eq(params_count(params), 8 + 2 * (c->decay == DECAY_LEARNED) +
                                                    3 * (c->attention == KIND_DELTA_RULE) +
                                                    4 * (c->attention == KIND_GATED_LINEAR) +
-                                                   c->unnormalized + 2 * (c->convolution > 0) +
-                                                   2 * c->output_gate);
+                                                   4 * (c->decay_rank > 0) + c->unnormalized +
+                                                   2 * (c->convolution > 0) + 2 * c->output_gate);
         Tensor *x = layer_input(tape), *out = nn_attention_forward(tape, &attention, x, all_keys);
         assert_close(test_values(out), test_values(compose(tape, params, c, x)), tensor_count(x),
                      GATES_TOLERANCE);
@@ -753,7 +771,24 @@ TEST(invalid_gates_raise)
                   nn_delta_rule_attention(params, (DeltaRuleConfig){ .max_beta = 3 }));
     assert_raises("nn_delta_rule_attention: max_beta is -1, expected 0 < max_beta <= 2",
                   nn_delta_rule_attention(params, (DeltaRuleConfig){ .max_beta = -1 }));
+    assert_raises("nn_delta_rule_attention: decay_rank is -1, expected 1 to 1048576, or 0 for the "
+                  "default",
+                  nn_delta_rule_attention(params, (DeltaRuleConfig){ .decay_rank = -1 }));
     ck_assert_int_eq(params_count(params), 0);
+    params_free(params);
+}
+
+TEST(two_decays_raise)
+{
+    Tape *tape = tape_new(test_device());
+    Params *params = params_new(test_device(), 5);
+    const TestConfig both =
+        CONFIG(.attention = KIND_DELTA_RULE, .decay = DECAY_CONSTANT, .decay_rank = 2);
+    const Attention attention = nn_attention(params, "a", test_config(params, both));
+    assert_raises("nn_delta_rule_attention: decay_rank is 2, and nn_gated_attention has a decay "
+                  "too, expected one of both",
+                  nn_attention_forward(tape, &attention, layer_input(tape), all_keys));
+    tape_free(tape);
     params_free(params);
 }
 

@@ -535,6 +535,8 @@ TEST(convolutions_and_rotary_positions_equal_one_process)
                                       .decay = DECAY_LEARNED,
                                       .convolution = 4,
                                       .recompute = true }));
+    compare_run(
+        run_new(3, parts, 0, 1, (TestConfig){ .attention = KIND_DELTA_RULE, .decay_rank = 2 }));
     compare_run(run_new(3, parts, 0, 1, (TestConfig){ .rotary_dims = 4, .convolution = 2 }));
 }
 

@@ -164,6 +164,10 @@ static Tensor *constant(Tensor *x)
         op_gated_linear_attention(tape, x[0], x[1], x[2], x[3],                                    \
                                   (GatedLinearAttentionOptions){ .state = x[4] }, &out[1]),        \
         .results = "out final_state", .on_cuda = 2)                                                \
+    ROW(kimi_delta_rule, "kimi_delta_rule", "q k v beta state log_decay",                          \
+        op_delta_rule(tape, x[0], x[1], x[2], x[3],                                                \
+                      (DeltaRuleOptions){ .state = x[4], .log_decay = x[5] }, &out[1]),            \
+        .results = "out final_state", .on_cuda = 2)                                                \
     ROW(lstm_1, "lstm_1", "x", lstm((RecurrentConfig){ .input = 5, .hidden = 7 }, x, out),         \
         .results = "out final_h final_c")                                                          \
     ROW(lstm_bidirectional_2, "lstm_bidirectional_2", "x",                                         \

@@ -3,10 +3,16 @@
 #include "ext/rms_norm/rms_norm.h"
 #include "extend.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 typedef struct DeltaKind {
     AttentionKind kind;
-    double max_beta;
-    Linear beta; /* of a layer */
+    DeltaRuleConfig config;
+    Linear beta;                 /* of a layer, as all below */
+    Linear decay_down, decay_up; /* with a decay per key dimension, or NULL */
+    Tensor *decay_constant;      /* [D], c_d */
+    Tensor *log_rate;            /* [H], A */
 } DeltaKind;
 
 /* Added to the squared lengths of queries and keys. */
@@ -40,6 +46,35 @@ static void delta_effect(Tape *tape, const void *operands, Tensor **state, Tenso
     op_delta_rule(tape, key, key, zeros, of->beta, options, transition);
 }
 
+/* c_d, with softplus(c_d) = r_d; see DeltaRuleConfig. */
+static Tensor *key_decay_constants(Params *params, int64_t D)
+{
+    Tensor *constants = params_new_constant("nn_attention", params, NULL, shape(D), false);
+    Real *host = memory_allocate((size_t)D * sizeof *host);
+    if (!host)
+        error_raise("nn_attention: memory is exhausted: a decay of %lld key dimensions",
+                    (long long)D);
+    for (int64_t d = 0; d < D; d++)
+        host[d] = (Real)log(expm1(exp2(-1 - (D > 1 ? 9.0 * (double)d / (double)(D - 1) : 0))));
+    tensor_write(constants, host);
+    free(host);
+    return constants;
+}
+
+static void register_key_decay(DeltaKind *layer, Params *params, const char *name,
+                               const TransformerConfig *config)
+{
+    const int64_t width = config->heads * config->head_dim, rank = layer->config.decay_rank;
+    const Name decay = nn_name(name, "decay");
+    LinearConfig down = nn_linear_config(width, config->initial_std);
+    down.no_bias = true;
+    layer->decay_constant = key_decay_constants(params, config->head_dim);
+    layer->decay_down = nn_linear_with(params, nn_name(decay.text, "down").text, width, rank, down);
+    layer->decay_up = nn_linear_part(params, decay.text, "up", rank, width, config->initial_std);
+    layer->log_rate = params_add(params, nn_name(decay.text, "log_rate").text, shape(config->heads),
+                                 (Initializer){ .kind = INITIAL_ZERO });
+}
+
 static const AttentionKind *delta_of_layer(const AttentionKind *kind, Params *params,
                                            const char *name, const TransformerConfig *config)
 {
@@ -47,6 +82,8 @@ static const AttentionKind *delta_of_layer(const AttentionKind *kind, Params *pa
     *layer = *(const DeltaKind *)kind;
     layer->beta = nn_linear_part(params, name, "beta", config->heads * config->head_dim,
                                  config->heads, config->initial_std);
+    if (layer->config.decay_rank)
+        register_key_decay(layer, params, name, config);
     return &layer->kind;
 }
 
@@ -54,7 +91,27 @@ static const AttentionKind *delta_of_layer(const AttentionKind *kind, Params *pa
 static Tensor *beta_of(Tape *tape, const DeltaKind *delta, Tensor *x)
 {
     Tensor *z = op_cast(tape, nn_linear_forward(tape, &delta->beta, x), TENSOR_REAL);
-    return op_scale(tape, op_sigmoid(tape, z), delta->max_beta);
+    return op_scale(tape, op_sigmoid(tape, z), delta->config.max_beta);
+}
+
+/* [B, N, H] of the context, [B, N, H, D] of the layer's own decay, or NULL */
+static Tensor *log_decay_of_context(Tape *tape, const DeltaKind *delta,
+                                    const AttentionContext *context, int64_t H, int64_t D)
+{
+    const int64_t *size = context->x->shape.size;
+    if (!delta->decay_up.weight)
+        return context->log_decay;
+    if (context->log_decay)
+        tape_error(
+            tape,
+            "nn_delta_rule_attention: decay_rank is %lld, and nn_gated_attention has a decay "
+            "too, expected one of both",
+            (long long)delta->config.decay_rank);
+    Tensor *z = nn_linear_forward(tape, &delta->decay_down, context->x);
+    z = op_cast(tape, nn_linear_forward(tape, &delta->decay_up, z), TENSOR_REAL);
+    z = op_add(tape, op_reshape(tape, z, shape(size[0], size[1], H, D)), delta->decay_constant);
+    Tensor *rate = op_reshape(tape, op_exp(tape, delta->log_rate), shape(H, 1));
+    return op_scale(tape, op_multiply(tape, op_softplus(tape, z), rate), -1);
 }
 
 static AttentionState delta_state(const AttentionKind *kind, int state, AttentionSizes s)
@@ -67,15 +124,16 @@ static Tensor *attend_delta_rule(Tape *tape, const AttentionKind *kind, Tensor *
                                  Tensor *none, Tensor *nothing, const AttentionContext *context)
 {
     Tensor *after = NULL;
-    DeltaRuleOptions options = { .key_lengths = context->options.key_lengths,
-                                 .log_decay = context->log_decay };
+    const DeltaKind *delta = (const DeltaKind *)kind;
     const int64_t H = packed->shape.size[2] / 3, D = packed->shape.size[3];
+    DeltaRuleOptions options = { .key_lengths = context->options.key_lengths,
+                                 .log_decay = log_decay_of_context(tape, delta, context, H, D) };
     (void)none, (void)nothing; /* it does not cross */
     Tensor *query = op_l2_normalize(tape, op_slice(tape, packed, 2, 0, H), DELTA_L2_EPS);
     Tensor *key = op_l2_normalize(tape, op_slice(tape, packed, 2, H, H), DELTA_L2_EPS);
     Tensor *value = op_slice(tape, packed, 2, 2 * H, H);
     query = op_scale(tape, query, 1 / sqrt((double)D));
-    Tensor *beta = beta_of(tape, (const DeltaKind *)kind, context->x);
+    Tensor *beta = beta_of(tape, delta, context->x);
     const DeltaOperands operands = { key, value, beta, &options };
     options.state = state_before(tape, context, 0, delta_effect, &operands);
     Tensor *out =
@@ -87,12 +145,13 @@ static Tensor *attend_delta_rule(Tape *tape, const AttentionKind *kind, Tensor *
 
 const AttentionKind *nn_delta_rule_attention(Params *params, DeltaRuleConfig config)
 {
-    const double max_beta = config.max_beta != 0 ? config.max_beta : 1;
-    if (!(max_beta > 0 && max_beta <= 2))
-        error_raise("nn_delta_rule_attention: max_beta is %g, expected 0 < max_beta <= 2",
-                    max_beta);
+    static const char function[] = "nn_delta_rule_attention";
+    config.max_beta = config.max_beta != 0 ? config.max_beta : 1;
+    if (!(config.max_beta > 0 && config.max_beta <= 2))
+        error_raise("%s: max_beta is %g, expected 0 < max_beta <= 2", function, config.max_beta);
+    shape_need_size(function, "decay_rank", &config.decay_rank, 0, 1 << 20);
     DeltaKind *delta = params_memory(params, sizeof *delta);
-    delta->max_beta = max_beta;
+    delta->config = config;
     delta->kind = (AttentionKind){ .name = "delta rule",
                                    .projections = { "query", "key", "value" },
                                    .decays = true,

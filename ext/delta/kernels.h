@@ -8,12 +8,13 @@
 typedef struct DeltaRule {
     AttentionInputs x;
     const Real *beta;      /* [B, N, H] */
-    const Real *log_decay; /* [B, N, H], or NULL: all 0 */
+    const Real *log_decay; /* [B, N, H, decays], or NULL: all 0 */
+    int64_t decays;        /* per position and head: 1, or D, one per key dimension */
     const Real *state;     /* [B, H, D, M], or NULL: all 0 */
 } DeltaRule;
 typedef struct DeltaRuleGradient {
     AttentionGradient x;
-    Gradient beta, log_decay; /* [B, N, H] */
+    Gradient beta, log_decay; /* [B, N, H], [B, N, H, decays] */
     Real *state;              /* [B, H, D, M], or NULL; stored */
 } DeltaRuleGradient;
 

@@ -119,6 +119,7 @@ static const TestConfig kinds[] = {
     { .features = FEATURES_POLYNOMIAL, .decay = DECAY_LEARNED, .convolution = 2 },
     { .attention = KIND_DELTA_RULE, .max_beta = 2 },
     { .attention = KIND_GATED_LINEAR, .decay = DECAY_CONSTANT, .output_gate = true },
+    { .attention = KIND_DELTA_RULE, .decay_rank = 3, .convolution = 2 },
     { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 4 },
     { .rotary_dims = 2, .rotary_base = 100, .pre_norm = true },
     { .attention = KIND_CAUSAL_SOFTMAX, .rotary_dims = 2, .convolution = 3, .output_gate = true },

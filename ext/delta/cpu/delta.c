@@ -1,4 +1,5 @@
-/* The delta rule on the CPU, chunk by chunk. A head of a sequence is an item of work; its state
+/* The delta rule on the CPU, chunk by chunk; with a decay per key dimension, by position:
+ * positions.c. A head of a sequence is an item of work; its state
  * stays in the cache of its thread.
  *
  * The WY form: let K, V, U, Q hold C positions as rows, S the state before them, and c_i = l_1 +
@@ -24,8 +25,8 @@
  * Every term has a decay: the rounding of a position's pair with itself would be larger than dl
  * where the past fades. The sum of across is one per segment of positions, so that its error does
  * not grow with the length: R is stored per segment, and <S, R> is dl between two of them. */
+#include "ext/delta/cpu/positions.h"
 #include "ext/delta/cpu/triangles.h"
-#include "ext/delta/kernels.h"
 
 /* A pass over all sequences and heads. */
 typedef struct DeltaPass {
@@ -86,10 +87,10 @@ static DeltaBuffers allocate_delta(const DeltaPass *p, Real *memory, int64_t *us
     m.A = allocate(memory, used, C * C);
     m.P = allocate(memory, used, C * C);
     m.E = allocate(memory, used, C * C);
-    m.beta = allocate(memory, used, 4 * C);
-    m.decay = m.beta + C;
-    m.past = m.decay + C;
-    m.future = m.past + C;
+    m.beta = allocate(memory, used, C);
+    m.decay = allocate(memory, used, C);
+    m.past = allocate(memory, used, C);
+    m.future = allocate(memory, used, C);
     m.S = allocate(memory, used, p->D * p->M);
     if (p->backward) {
         m.R = m.S;
@@ -401,6 +402,10 @@ static void forward_chunk(const DeltaChunk *c, Real *out, Real *u)
 static void delta_forward(TensorType type, Real *out, Real *u, Real *final_state,
                           const DeltaRule *s)
 {
+    if (s->decays > 1) {
+        delta_positions_forward(type, out, u, final_state, s);
+        return;
+    }
     const DeltaPass p = delta_pass(type, s, false);
     DELTA_ITEMS(item, &p)
     {
@@ -652,6 +657,10 @@ static DeltaChunk previous_chunk(DeltaItem *item, int64_t end)
 
 static void delta_backward(TensorType type, DeltaUpstream g, const DeltaRule *s)
 {
+    if (s->decays > 1) {
+        delta_positions_backward(type, g.d, g.dout, g.dfinal_state, g.u, s);
+        return;
+    }
     const DeltaPass p = delta_pass(type, s, true);
     DELTA_ITEMS(item, &p)
     {

@@ -26,82 +26,12 @@ struct DeltaSequence {
     }
 };
 
-/* One of `width` columns of a head's state; its elements are DELTA_THREADS apart, in shared memory
- * or, if they do not fit, in a workspace. They lack the factor `pending`, the product of weak
- * decays, whose rounding would add up if each were applied. */
-struct DeltaLine {
-    Real *S;
-    int64_t length; /* elements */
-    int64_t head, h, c;
-    DeltaSequence positions;
-    double log_pending;
-    Real pending;
-    bool valid;
-
-    __device__ DeltaLine(const DeltaRule &s, int64_t width, int64_t size, Real *states,
-                         Real *shared)
-        : positions(s, blockIdx.x / tiles(width) / s.x.H)
-    {
-        head = blockIdx.x / tiles(width);
-        h = head % s.x.H;
-        c = blockIdx.x % tiles(width) * DELTA_THREADS + threadIdx.x;
-        length = size;
-        valid = c < width;
-        S = (states ? states + blockIdx.x * length * DELTA_THREADS : shared) + threadIdx.x;
-    }
-    __device__ static int64_t tiles(int64_t width)
-    {
-        return (width + DELTA_THREADS - 1) / DELTA_THREADS;
-    }
-    __device__ Real &stored(int64_t r) const
-    {
-        return S[r * DELTA_THREADS];
-    }
-    __device__ Real operator[](int64_t r) const
-    {
-        return pending * stored(r);
-    }
-    /* from: its first element, or NULL: 0 */
-    __device__ void set(const Real *from, int64_t stride)
-    {
-        for (int64_t r = 0; r < length; r++)
-            stored(r) = from ? from[r * stride] : 0;
-        log_pending = 0;
-        pending = 1;
-    }
-    /* times e^l */
-    __device__ void decay(double l)
-    {
-        if (l == 0)
-            return;
-        log_pending += l;
-        pending = real_exp((Real)log_pending);
-        if (log_pending > -0.7)
-            return;
-        for (int64_t r = 0; r < length; r++)
-            stored(r) *= pending;
-        log_pending = 0;
-        pending = 1;
-    }
-    template <typename T> __device__ void add(const T *y, Real w) const
-    {
-        w /= pending;
-        for (int64_t r = 0; r < length; r++)
-            stored(r) += load(&y[r]) * w;
-    }
-    template <typename T> __device__ Real dot(const T *x) const
-    {
-        Real sum = 0;
-        for (int64_t r = 0; r < length; r++)
-            sum += load(&x[r]) * stored(r);
-        return pending * sum;
-    }
-};
-
 /* Position i of head h, as in delta_rule.c. beta and l are NaN where they are out of range. */
 template <typename T> struct DeltaPosition {
     const T *q, *k, *v;
-    Real beta, l;
+    Real beta;
+    const Real *log_decays; /* NULL: 0 */
+    int64_t decays;         /* one for all rows of the state, or one each */
     int64_t row;
     bool masked;
 
@@ -115,14 +45,143 @@ template <typename T> struct DeltaPosition {
         masked = x.key_lengths && i % x.N >= x.key_lengths[i / x.N];
         beta = masked ? 0 : s.beta[row];
         beta = beta >= 0 && beta <= 2 ? beta : (Real)NAN;
-        l = masked || !s.log_decay ? 0 : s.log_decay[row];
-        l = l <= 0 ? l : (Real)NAN;
+        decays = s.decays;
+        log_decays = masked || !s.log_decay ? NULL : s.log_decay + row * decays;
+    }
+    /* The log decay of row d. */
+    __device__ Real l(int64_t d) const
+    {
+        const Real value = log_decays ? log_decays[decays == 1 ? 0 : d] : 0;
+        return value <= 0 ? value : (Real)NAN;
     }
 };
 
+/* A product of weak decays, which is not applied yet: its rounding would add up. */
+struct DeltaPending {
+    double log;
+    Real value;
+
+    /* times e^l; returns what a stored row is multiplied by. */
+    __device__ Real decay(double l)
+    {
+        log += l;
+        value = real_exp((Real)log);
+        if (log > -0.7)
+            return 1;
+        const Real factor = value;
+        log = 0;
+        value = 1;
+        return factor;
+    }
+};
+
+/* The same of each row of the states, [positions, H, D], in the order of a scan, for lines that are
+ * columns; NULL: a position has one decay. */
+struct DeltaDecays {
+    Real *factor, *pending;
+};
+
+/* One of `width` columns of a head's state; its elements are DELTA_THREADS apart, in shared memory
+ * or, if they do not fit, in a workspace. They lack the factor pending.value, or one each. */
+struct DeltaLine {
+    Real *S;
+    const Real *pending_each; /* NULL: 1 */
+    int64_t length;           /* elements */
+    int64_t head, h, c;
+    DeltaSequence positions;
+    DeltaPending pending;
+    bool valid;
+
+    __device__ DeltaLine(const DeltaRule &s, int64_t width, int64_t size, Real *states,
+                         Real *shared)
+        : positions(s, blockIdx.x / tiles(width) / s.x.H)
+    {
+        head = blockIdx.x / tiles(width);
+        h = head % s.x.H;
+        c = blockIdx.x % tiles(width) * DELTA_THREADS + threadIdx.x;
+        length = size;
+        valid = c < width;
+        pending = { 0, 1 };
+        pending_each = NULL;
+        S = (states ? states + blockIdx.x * length * DELTA_THREADS : shared) + threadIdx.x;
+    }
+    __device__ static int64_t tiles(int64_t width)
+    {
+        return (width + DELTA_THREADS - 1) / DELTA_THREADS;
+    }
+    __device__ Real &stored(int64_t r) const
+    {
+        return S[r * DELTA_THREADS];
+    }
+    __device__ Real each(int64_t r) const
+    {
+        return pending_each ? pending_each[r] : 1;
+    }
+    __device__ Real operator[](int64_t r) const
+    {
+        return pending.value * each(r) * stored(r);
+    }
+    /* from: its first element, or NULL: 0 */
+    __device__ void set(const Real *from, int64_t stride)
+    {
+        for (int64_t r = 0; r < length; r++)
+            stored(r) = from ? from[r * stride] : 0;
+    }
+    /* times e^l */
+    __device__ void decay(double l)
+    {
+        const Real factor = l == 0 ? 1 : pending.decay(l);
+        for (int64_t r = 0; factor != 1 && r < length; r++)
+            stored(r) *= factor;
+    }
+    /* A column, at a position */
+    template <typename T>
+    __device__ void decay_column(const DeltaPosition<T> &p, const DeltaDecays &decays)
+    {
+        if (!decays.factor) {
+            decay(p.l(0));
+            return;
+        }
+        for (int64_t r = 0; r < length; r++)
+            stored(r) *= decays.factor[p.row * length + r];
+        pending_each = decays.pending + p.row * length;
+    }
+    template <typename T> __device__ void add(const T *y, Real w) const
+    {
+        w /= pending.value;
+        for (int64_t r = 0; r < length; r++)
+            stored(r) += load(&y[r]) * (pending_each ? w / each(r) : w);
+    }
+    template <typename T> __device__ Real dot(const T *x) const
+    {
+        Real sum = 0;
+        for (int64_t r = 0; r < length; r++)
+            sum += load(&x[r]) * each(r) * stored(r);
+        return pending.value * sum;
+    }
+};
+
+/* A row of the states per thread: factor and pending, from the first position or in reverse. */
+template <typename T> __global__ void delta_pending(DeltaDecays decays, DeltaRule s, bool reverse)
+{
+    GRID_FOR(index, s.x.B * s.x.H * s.x.D) {
+        const int64_t d = index % s.x.D, head = index / s.x.D;
+        const DeltaSequence positions(s, head / s.x.H);
+        const int64_t count = positions.end - positions.begin;
+        DeltaPending pending = { 0, 1 };
+        for (int64_t step = 0; step < count; step++) {
+            const int64_t i = reverse ? positions.end - 1 - step : positions.begin + step;
+            const DeltaPosition<T> p(s, i, head % s.x.H);
+            decays.factor[p.row * s.x.D + d] = pending.decay(p.l(d));
+            decays.pending[p.row * s.x.D + d] = pending.value;
+        }
+    }
+}
+
 /* A column per thread:  u = beta (v - S^T k)      S <- S + k u^T      out = S^T q */
 template <typename T>
-__global__ void delta_forward(T *out, Real *u, Real *final_state, Real *states, DeltaRule s)
+__global__ void delta_forward(T *out, Real *u, Real *final_state, Real *states, DeltaDecays decays,
+                              DeltaRule s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
@@ -134,7 +193,7 @@ __global__ void delta_forward(T *out, Real *u, Real *final_state, Real *states, 
     for (int64_t i = S.positions.begin; i < S.positions.end; i++) {
         const DeltaPosition<T> p(s, i, S.h);
         const int64_t k = p.row * M + S.c;
-        S.decay(p.l);
+        S.decay_column(p, decays);
         u[k] = p.masked ? 0 : p.beta * (load(&p.v[S.c]) - S.dot(p.k));
         if (!p.masked)
             S.add(p.k, u[k]);
@@ -164,7 +223,7 @@ struct DeltaScratch {
  *     R <- R + q g^T      du = R^T k      R <- e^l (R - k dv^T) */
 template <typename T>
 __global__ void delta_backward_du(DeltaScratch m, Real *dstate, const T *dout,
-                                  const Real *dfinal_state, DeltaRule s)
+                                  const Real *dfinal_state, DeltaDecays decays, DeltaRule s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
@@ -180,7 +239,7 @@ __global__ void delta_backward_du(DeltaScratch m, Real *dstate, const T *dout,
         m.du[k] = p.masked ? 0 : R.dot(p.k);
         if (!p.masked)
             R.add(p.k, -p.beta * m.du[k]);
-        R.decay(p.l);
+        R.decay_column(p, decays);
     }
     for (int64_t d = 0; dstate && d < D; d++)
         dstate[at + d * M] = R[d];
@@ -208,7 +267,7 @@ __global__ void delta_backward_Ru(DeltaScratch m, const T *dout, const Real *dfi
         m.Ru[p.row * D + R.c] = p.masked ? 0 : R.dot(u + p.row * M);
         if (!p.masked)
             R.add(m.du + p.row * M, -p.beta * load(&p.k[R.c]));
-        R.decay(p.l);
+        R.decay(p.l(R.c));
     }
 }
 
@@ -227,7 +286,7 @@ __global__ void delta_backward_dq(DeltaScratch m, const T *dout, const Real *u, 
     for (int64_t i = S.positions.begin; i < S.positions.end; i++) {
         const DeltaPosition<T> p(s, i, S.h);
         const int64_t at = p.row * D + S.c;
-        S.decay(p.l);
+        S.decay(p.l(S.c));
         const Real z = p.masked ? 0 : S.dot(m.du + p.row * M);
         m.z[at] = z;
         if (m.dl && !p.masked) {
@@ -271,27 +330,30 @@ __global__ void delta_contribute(DeltaRuleGradient d, DeltaScratch m, DeltaRule 
     }
 }
 
-/* A head and DELTA_SEGMENT positions per thread: dl_i, the sum from the segment's end; 0 where e^l
- * is, for a first position without a state, and for masked ones. */
+/* A head, DELTA_SEGMENT positions and all rows of the states or, with a decay each, one per thread:
+ * dl_i, the sum from the segment's end; 0 where e^l is, for a first position without a state, and
+ * for masked ones. */
 template <typename T>
 __global__ void delta_contribute_decay(Gradient dlog_decay, DeltaScratch m, DeltaRule s,
                                        int64_t segments)
 {
-    GRID_FOR(index, s.x.B * s.x.H * segments) {
-        const int64_t head = index % (s.x.B * s.x.H), h = head % s.x.H;
+    const int64_t heads = s.x.B * s.x.H;
+    GRID_FOR(index, heads * segments * s.decays) {
+        const int64_t head = index / s.decays % heads, h = head % s.x.H, row = index % s.decays;
+        const int64_t rows_end = s.decays == 1 ? s.x.D : row + 1;
         const DeltaSequence positions(s, head / s.x.H);
-        const int64_t segment = positions.begin / DELTA_SEGMENT + index / (s.x.B * s.x.H);
+        const int64_t segment = positions.begin / DELTA_SEGMENT + index / s.decays / heads;
         int64_t first = segment * DELTA_SEGMENT, end = first + DELTA_SEGMENT;
         first = first < positions.begin ? positions.begin : first;
         end = end > positions.end ? positions.end : end;
         double sum = 0;
         for (int64_t i = end - 1; i >= first; i--) {
             const DeltaPosition<T> p(s, i, h);
-            const bool empty = real_exp(p.l) == 0 || (i == positions.begin && !s.state);
-            for (int64_t d = 0; !p.masked && d < s.x.D; d++)
+            const bool empty = real_exp(p.l(row)) == 0 || (i == positions.begin && !s.state);
+            for (int64_t d = row; !p.masked && d < rows_end; d++)
                 sum += m.dl[p.row * s.x.D + d];
             sum = empty ? 0 : sum;
-            contribute(&dlog_decay.data[p.row], dlog_decay.accumulate, (Real)sum);
+            contribute(&dlog_decay.data[p.row * s.decays + row], dlog_decay.accumulate, (Real)sum);
         }
     }
 }
@@ -316,24 +378,47 @@ static Real *delta_states(const DeltaRule *s, int64_t width, int64_t length)
                                 : device_workspace(delta_blocks(s, width) * length * DELTA_THREADS);
 }
 
+/* Positions and heads. */
+static int64_t delta_rows(const DeltaRule *s)
+{
+    return (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
+}
+
+/* The decays of the rows of the states, in a workspace that the caller frees with factor. */
+static DeltaDecays delta_decays(TensorType type, const DeltaRule *s, bool reverse)
+{
+    const int64_t size = delta_rows(s) * s->x.D;
+    if (s->decays == 1)
+        return { NULL, NULL };
+    Real *memory = device_workspace(2 * size);
+    const DeltaDecays decays = { memory, memory + size };
+    BY_STORAGE(type, T,
+               LAUNCH(delta_pending<T>, blocks_for(s->x.B * s->x.H * s->x.D), THREADS, 0, decays,
+                      *s, reverse));
+    return decays;
+}
+
 static void delta_rule_forward_cuda(TensorType type, Real *out, Real *u, Real *final_state,
                                     const DeltaRule *s)
 {
     const int64_t D = s->x.D, M = s->x.M;
+    const DeltaDecays decays = delta_decays(type, s, false);
     Real *states = delta_states(s, M, D);
     BY_STORAGE(type, T,
                LAUNCH(delta_forward<T>, delta_blocks(s, M), DELTA_THREADS, delta_shared(D),
-                      (T *)out, u, final_state, states, *s));
+                      (T *)out, u, final_state, states, decays, *s));
     device_workspace_free(states);
+    device_workspace_free(decays.factor);
 }
 
 static void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, const Real *dout,
                                      const Real *dfinal_state, const Real *u, const DeltaRule *s)
 {
     const int64_t D = s->x.D, M = s->x.M, heads = s->x.B * s->x.H;
-    const int64_t rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
+    const int64_t rows = delta_rows(s);
     const int64_t segments = d.log_decay.data ? rows / s->x.H / DELTA_SEGMENT + s->x.B : 0;
     const int64_t segment_R = segments * s->x.H * D * M;
+    const DeltaDecays decays = delta_decays(type, s, true);
     Real *memory = device_workspace(rows * (M + (segments ? 4 : 3) * D) + segment_R);
     DeltaScratch columns;
     columns.du = memory;
@@ -348,7 +433,7 @@ static void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, const
     BY_STORAGE(type, T, {
         const T *g = (const T *)dout;
         LAUNCH(delta_backward_du<T>, delta_blocks(s, M), DELTA_THREADS, delta_shared(D), columns,
-               d.state, g, dfinal_state, *s);
+               d.state, g, dfinal_state, decays, *s);
         LAUNCH(delta_backward_Ru<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
                dfinal_state, u, *s);
         LAUNCH(delta_backward_dq<T>, delta_blocks(s, D), DELTA_THREADS, delta_shared(M), lines, g,
@@ -356,12 +441,13 @@ static void delta_rule_backward_cuda(TensorType type, DeltaRuleGradient d, const
         LAUNCH(delta_contribute<T>, blocks_for(rows), THREADS, 0, d, columns, *s, rows);
         const int64_t parts = s->x.N / DELTA_SEGMENT + 2; /* of a sequence, at most */
         if (segments)
-            LAUNCH(delta_contribute_decay<T>, blocks_for(heads * parts), THREADS, 0, d.log_decay,
-                   columns, *s, parts);
+            LAUNCH(delta_contribute_decay<T>, blocks_for(heads * parts * s->decays), THREADS, 0,
+                   d.log_decay, columns, *s, parts);
     });
     device_workspace_free(lines.states);
     device_workspace_free(columns.states);
     device_workspace_free(memory);
+    device_workspace_free(decays.factor);
 }
 
 template <TensorType type>

@@ -25,13 +25,18 @@ static void backward_from_both(Tape *tape, Tensor *out, Tensor *g, Tensor *final
 
 enum { B = 2, N = 77, H = 2, D = 12, M = 20 };
 
+/* Log decays per position and head: 1, or one per key dimension */
+static int64_t decays = 1;
+#define EACH_DECAYS for (decays = 1; decays <= D; decays += D - 1)
+
 /* Random inputs: keys of length 1, betas in [0, 2], log decays in [-1, 0]. */
 static Shape shape_of_length(int input, int64_t length)
 {
-    return input == STATE   ? shape(B, H, D, M)
-           : input == VALUE ? shape(B, length, H, M)
-           : input < VALUE  ? shape(B, length, H, D)
-                            : shape(B, length, H);
+    return input == STATE                      ? shape(B, H, D, M)
+           : input == VALUE                    ? shape(B, length, H, M)
+           : input < VALUE                     ? shape(B, length, H, D)
+           : input == LOG_DECAY && decays == D ? shape(B, length, H, D)
+                                               : shape(B, length, H);
 }
 
 static Shape shape_of(int input)
@@ -112,29 +117,63 @@ TEST(parts_equal_the_whole)
 {
     static const int64_t parts[] = { 1, 7, 32, 50 };
     Real *values[INPUTS];
-    all_values(values);
-    const Results whole = run_parts(test_device(), values, N);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        assert_same_results(whole, run_parts(test_device(), values, parts[i]));
-    tape_free(whole.tape);
+    EACH_DECAYS
+    {
+        all_values(values);
+        const Results whole = run_parts(test_device(), values, N);
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+            assert_same_results(whole, run_parts(test_device(), values, parts[i]));
+        tape_free(whole.tape);
+    }
 }
 
 /* Betas at the ends of their range, and decays to nothing, in the midst of others. */
 TEST(extreme_gates_match_plain)
 {
     Real *values[INPUTS];
-    all_values(values);
-    for (int64_t i = 0; i < B * N * H; i++) {
-        if (i % 5 < 3)
-            values[BETA][i] = (Real)(i % 5);
-        if (i % 11 == 0)
-            values[LOG_DECAY][i] = -1000;
-        if (i % 7 == 0)
-            values[LOG_DECAY][i] = 0;
+    EACH_DECAYS
+    {
+        all_values(values);
+        for (int64_t i = 0; i < B * N * H; i++)
+            if (i % 5 < 3)
+                values[BETA][i] = (Real)(i % 5);
+        for (int64_t i = 0; i < B * N * H * decays; i++) {
+            if (i % 11 == 0)
+                values[LOG_DECAY][i] = -1000;
+            if (i % 7 == 0)
+                values[LOG_DECAY][i] = 0;
+        }
+        const Results plain = run_parts(device_open("plain"), values, N);
+        assert_same_results(plain, run_parts(test_device(), values, N));
+        tape_free(plain.tape);
     }
-    const Results plain = run_parts(device_open("plain"), values, N);
-    assert_same_results(plain, run_parts(test_device(), values, N));
-    tape_free(plain.tape);
+}
+
+/* With gradients; the one's is the sum of the others'. */
+TEST(equal_decays_of_all_key_dimensions_are_one)
+{
+    Real *values[INPUTS], sums[B * N * H];
+    all_values(values);
+    const Results one = run_parts(test_device(), values, N);
+    const Real *l = values[LOG_DECAY];
+    decays = D;
+    values[LOG_DECAY] = test_zeros(B * N * H * D);
+    for (int64_t i = 0; i < B * N * H * D; i++)
+        values[LOG_DECAY][i] = l[i / D];
+    Results each = run_parts(test_device(), values, N);
+    const Real *dl = test_values(tensor_gradient(each.x[LOG_DECAY]));
+    for (int64_t r = 0; r < B * N * H; r++) {
+        double sum = 0;
+        for (int64_t d = 0; d < D; d++)
+            sum += (double)dl[r * D + d];
+        sums[r] = (Real)sum;
+    }
+    assert_close(sums, test_values(tensor_gradient(one.x[LOG_DECAY])), B * N * H, DELTA_TOLERANCE);
+    each.x[LOG_DECAY] = each.x[BETA]; /* compared above */
+    Results expected = one;
+    expected.x[LOG_DECAY] = one.x[BETA];
+    assert_same_results(expected, each);
+    tape_free(one.tape);
 }
 
 /* out of one head's values, without a final state */
@@ -201,13 +240,13 @@ TEST(beta_2_reflects_the_state)
 }
 
 /* out_i = beta_i (q_i.k_j) v_i: nothing is left of earlier positions. */
-TEST(a_decay_of_minus_1000_forgets_all)
+static void check_forgetting(void)
 {
     Tape *tape = tape_new(test_device());
     Tensor *after;
     Real *values[INPUTS], expected[B * N * H * M];
     all_values(values);
-    set_all(values[LOG_DECAY], B * N * H, -1000);
+    set_all(values[LOG_DECAY], B * N * H * decays, -1000);
     for (int64_t r = 0; r < B * N * H; r++) {
         double qk = 0;
         for (int64_t d = 0; d < D; d++)
@@ -220,6 +259,12 @@ TEST(a_decay_of_minus_1000_forgets_all)
     Tensor *out = correct(tape, values, (DeltaRuleOptions){ .log_decay = any }, &after);
     assert_close(test_values(out), expected, B * N * H * M, DELTA_TOLERANCE);
     tape_free(tape);
+}
+
+TEST(a_decay_of_minus_1000_forgets_all)
+{
+    EACH_DECAYS
+    check_forgetting();
 }
 
 /* -------------------------------------------------------------------- the log decay's gradient */
@@ -246,13 +291,16 @@ static DeltaRuleOptions decay_options(Tape *tape, int form)
 }
 
 /* Log decays: constant in the last head; exponentially distributed in the other, each 97th position
- * -infinity. */
+ * -infinity, in other positions per key dimension. */
 static Real *decays_of_mean(double mean)
 {
     Real *l = values_of(LOG_DECAY, LONG);
-    for (int64_t i = 0; i < B * LONG * H; i++) {
+    for (int64_t i = 0; i < B * LONG * H * decays; i++) {
+        const int64_t row = i / decays;
         const double random = -log(1 - fabs((double)l[i]) / 1.0001);
-        l[i] = (Real)(i % H == H - 1 ? mean : i / H % 97 == 0 ? -INFINITY : mean * random);
+        l[i] = (Real)(row % H == H - 1                         ? mean
+                      : (row / H + 5 * (i % decays)) % 97 == 0 ? -INFINITY
+                                                               : mean * random);
     }
     return l;
 }
@@ -268,22 +316,28 @@ typedef struct Reference {
 /* The elements of the input at position i. */
 static const Real *reference_row(const Reference *r, int input, int64_t i)
 {
-    const int64_t size = input == VALUE ? M : input < VALUE ? D : 1;
+    const int64_t size = input == VALUE ? M : input < VALUE ? D : input == LOG_DECAY ? decays : 1;
     return r->values[input] + (i * H + r->h) * size;
 }
 
-/* w = e^(l_i), x = e^(l_i) S_{i-1}^T k_i */
-static double reference_read(const Reference *r, int64_t i, double x[M])
+/* e^(l_i) of row d */
+static double reference_decay(const Reference *r, int64_t i, int64_t d)
+{
+    return i < r->keys ? exp((double)reference_row(r, LOG_DECAY, i)[decays == 1 ? 0 : d]) : 1;
+}
+
+/* x = (E_i S_{i-1})^T k_i */
+static void reference_read(const Reference *r, int64_t i, double x[M])
 {
     const double *S = r->S + (i - r->begin) * D * M;
-    const double w = i < r->keys ? exp((double)*reference_row(r, LOG_DECAY, i)) : 1;
     const Real *k = reference_row(r, KEY, i);
-    for (int64_t m = 0; m < M; m++) {
+    for (int64_t m = 0; m < M; m++)
         x[m] = 0;
-        for (int64_t d = 0; d < D; d++)
+    for (int64_t d = 0; d < D; d++) {
+        const double w = reference_decay(r, i, d);
+        for (int64_t m = 0; m < M; m++)
             x[m] += w * S[d * M + m] * (double)k[d];
     }
-    return w;
 }
 
 static void reference_states(const Reference *r)
@@ -295,33 +349,36 @@ static void reference_states(const Reference *r)
     for (int64_t i = r->begin; i < r->end; i++) {
         double *S = r->S + (i - r->begin) * D * M;
         const Real *k = reference_row(r, KEY, i), *v = reference_row(r, VALUE, i);
-        const double w = reference_read(r, i, x);
         const double beta = i < r->keys ? (double)*reference_row(r, BETA, i) : 0;
+        reference_read(r, i, x);
         for (int64_t c = 0; c < D * M; c++)
-            S[D * M + c] = w * S[c] + beta * (double)k[c / M] * ((double)v[c % M] - x[c % M]);
+            S[D * M + c] = reference_decay(r, i, c / M) * S[c] +
+                           beta * (double)k[c / M] * ((double)v[c % M] - x[c % M]);
     }
 }
 
-/* dl_i = <e^(l_i) S_{i-1}, P_i>, P_i = R_i - beta_i k_i (R_i^T k_i)^T, into [.., LONG, H] */
+/* dl_i = <E_i S_{i-1}, P_i>, P_i = R_i - beta_i k_i (R_i^T k_i)^T, of all rows or each, into
+ * [.., LONG, H, decays] */
 static void reference_gradient(const Reference *r, double *dl)
 {
-    double R[D * M], x[M];
+    double R[D * M];
     for (int64_t c = 0; c < D * M; c++)
         R[c] = (double)r->dfinal_state[(r->b * H + r->h) * D * M + c];
     for (int64_t i = r->end - 1; i >= r->begin; i--) {
-        const double *S = r->S + (i - r->begin) * D * M, w = reference_read(r, i, x);
+        const double *S = r->S + (i - r->begin) * D * M;
         const double beta = i < r->keys ? (double)*reference_row(r, BETA, i) : 0;
         const Real *q = reference_row(r, QUERY, i), *k = reference_row(r, KEY, i);
         const Real *g = r->dout + (i * H + r->h) * M;
-        double du[M] = { 0 }, *dl_i = dl + i * H + r->h;
+        double du[M] = { 0 }, *dl_i = dl + (i * H + r->h) * decays;
         for (int64_t c = 0; c < D * M; c++) {
             R[c] += (double)q[c / M] * (double)g[c % M];
             du[c % M] += R[c] * (double)k[c / M];
         }
-        *dl_i = 0;
+        for (int64_t d = 0; d < decays; d++)
+            dl_i[d] = 0;
         for (int64_t c = 0; c < D * M; c++) {
-            R[c] = w * (R[c] - beta * (double)k[c / M] * du[c % M]);
-            *dl_i += i < r->keys ? S[c] * R[c] : 0;
+            R[c] = reference_decay(r, i, c / M) * (R[c] - beta * (double)k[c / M] * du[c % M]);
+            dl_i[decays == 1 ? 0 : c / M] += i < r->keys ? S[c] * R[c] : 0;
         }
     }
 }
@@ -331,10 +388,10 @@ static void reference_gradient(const Reference *r, double *dl)
 static void assert_decay_gradient(const Real *dl, const double *expected, const Reference *r)
 {
     double error = 0, max = 0, sum = 0, magnitudes = 0;
-    for (int64_t i = r->begin; i < r->end; i++) {
-        const int64_t at = i * H + r->h;
+    for (int64_t c = r->begin * decays; c < r->end * decays; c++) {
+        const int64_t i = c / decays, d = c % decays, at = (i * H + r->h) * decays + d;
         const double difference = (double)dl[at] - expected[at];
-        if (i >= r->keys || isinf(*reference_row(r, LOG_DECAY, i)))
+        if (i >= r->keys || isinf(reference_row(r, LOG_DECAY, i)[d]))
             ck_assert_msg(dl[at] == 0, "position %d: %g, expected 0", (int)i, (double)dl[at]);
         error = fabs(difference) <= error ? error : fabs(difference); /* NaN is kept */
         max = fmax(max, fabs(expected[at]));
@@ -347,9 +404,27 @@ static void assert_decay_gradient(const Real *dl, const double *expected, const 
                   "the sum is off by %g of the magnitudes'", sum / magnitudes);
 }
 
-/* The log decay's gradient from outputs and final state. */
+/* out_i = S_i^T q_i, within the tolerance of the head's largest */
+static void assert_out(const Real *out, const Reference *r)
+{
+    double error = 0, max = 0;
+    for (int64_t i = r->begin; i < r->end; i++) {
+        const double *S = r->S + (i + 1 - r->begin) * D * M;
+        for (int64_t m = 0; m < M; m++) {
+            double expected = 0;
+            for (int64_t d = 0; d < D; d++)
+                expected += S[d * M + m] * (double)reference_row(r, QUERY, i)[d];
+            const double difference = fabs((double)out[(i * H + r->h) * M + m] - expected);
+            error = difference <= error ? error : difference;
+            max = fmax(max, fabs(expected));
+        }
+    }
+    ck_assert_msg(error <= DELTA_TOLERANCE * max, "out is off by %g of the largest", error / max);
+}
+
+/* The log decay's gradient from outputs and final state; *out_values: the outputs */
 static Real *decay_gradient(Device *device, Real *const values[INPUTS], int form, const Real *dout,
-                            const Real *dfinal_state)
+                            const Real *dfinal_state, Real **out_values)
 {
     Tape *tape = tape_new(device);
     Tensor *x[INPUTS], *final_state;
@@ -365,6 +440,7 @@ static Real *decay_gradient(Device *device, Real *const values[INPUTS], int form
     options.log_decay = x[LOG_DECAY];
     options.state = x[STATE];
     Tensor *out = op_delta_rule(tape, x[QUERY], x[KEY], x[VALUE], x[BETA], options, &final_state);
+    *out_values = test_values(out);
     backward_from_both(tape, out, tape_input(tape, dout, out->shape), final_state,
                        tape_input(tape, dfinal_state, final_state->shape));
     Real *dl = test_values(tensor_gradient(x[LOG_DECAY]));
@@ -381,12 +457,14 @@ static void check_decay_gradient(double mean, int form)
     Reference r = { .values = values,
                     .dout = test_normal(20, B * LONG * H * M),
                     .dfinal_state = test_normal(21, B * H * D * M) };
-    double *expected = malloc(B * LONG * H * sizeof *expected);
+    double *expected = malloc((size_t)(B * LONG * H * decays) * sizeof *expected);
     r.S = malloc((LONG + 101) * D * M * sizeof *r.S);
     ck_assert(expected && r.S);
     Device *const devices[] = { device_open("plain"), test_device() };
     for (int device = 0; device < 2; device++) {
-        const Real *dl = decay_gradient(devices[device], values, form, r.dout, r.dfinal_state);
+        Real *out;
+        const Real *dl =
+            decay_gradient(devices[device], values, form, r.dout, r.dfinal_state, &out);
         for (int64_t head = 0; head < B * H; head++) {
             r.b = head / H;
             r.h = head % H;
@@ -394,6 +472,7 @@ static void check_decay_gradient(double mean, int form)
             r.end = form == OFFSETS ? decay_offsets[r.b + 1] : r.begin + LONG;
             r.keys = form == LENGTHS ? r.begin + decay_lengths[r.b] : r.end;
             reference_states(&r);
+            assert_out(out, &r);
             reference_gradient(&r, expected);
             assert_decay_gradient(dl, expected, &r);
         }
@@ -406,13 +485,13 @@ static void check_decay_gradient(double mean, int form)
 TEST(the_log_decays_gradient_keeps_its_digits)
 {
     static const double means[] = { -0.001, -0.05, -1, -5, -60 };
+    EACH_DECAYS
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         for (int form = 0; form < FORMS; form++)
             check_decay_gradient(means[i], form);
 }
 
-/* The first position of a sequence without a state. */
-TEST(the_log_decays_gradient_is_0_where_nothing_precedes)
+static void check_gradient_without_a_past(void)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x[STATE];
@@ -424,13 +503,20 @@ TEST(the_log_decays_gradient_is_0_where_nothing_precedes)
     Tensor *out = op_delta_rule(tape, x[QUERY], x[KEY], x[VALUE], x[BETA], options, NULL);
     tape_backward(tape, op_sum(tape, op_multiply(tape, out, out), ALL_AXES));
     const Real *dl = test_values(tensor_gradient(x[LOG_DECAY]));
-    for (int64_t i = 0; i < B * N * H; i++)
-        ck_assert((dl[i] == 0) == (i % (N * H) < H));
+    for (int64_t i = 0; i < B * N * H * decays; i++)
+        ck_assert((dl[i] == 0) == (i / decays % (N * H) < H));
     tape_free(tape);
 }
 
+/* The first position of a sequence without a state. */
+TEST(the_log_decays_gradient_is_0_where_nothing_precedes)
+{
+    EACH_DECAYS
+    check_gradient_without_a_past();
+}
+
 /* Which ends what was before, but not the search for NaN and infinity. */
-TEST(a_log_decay_of_minus_infinity_passes_the_search)
+static void check_search(void)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x[STATE];
@@ -446,17 +532,25 @@ TEST(a_log_decay_of_minus_infinity_passes_the_search)
     tape_free(tape);
 }
 
+TEST(a_log_decay_of_minus_infinity_passes_the_search)
+{
+    EACH_DECAYS
+    check_search();
+}
+
 /* A state after many positions of a weak decay, with a few updates, and its gradient. The factors'
  * rounding must not add up. */
-TEST(weak_decays_do_not_drift)
+static void check_weak_decays(bool per_key)
 {
     enum { COUNT = 100000, SIZE = 8 };
+    const int64_t l_size = per_key ? SIZE : 1;
     const double decay = exp((double)(Real)-1e-5);
     Tape *tape = tape_new(test_device());
-    Real *key = test_zeros(COUNT * SIZE), *beta = test_zeros(COUNT), *l = test_zeros(COUNT);
+    Real *key = test_zeros(COUNT * SIZE), *beta = test_zeros(COUNT);
+    Real *l = test_zeros(COUNT * l_size);
     Real *value = test_normal(1, COUNT * SIZE), *state = test_normal(2, SIZE * SIZE);
     double S[SIZE * SIZE], R[SIZE * SIZE];
-    set_all(l, COUNT, (Real)-1e-5);
+    set_all(l, COUNT * l_size, (Real)-1e-5);
     for (int64_t c = 0; c < SIZE * SIZE; c++)
         S[c] = R[c] = (double)state[c];
     for (int64_t i = 0; i < COUNT; i++) {
@@ -474,9 +568,9 @@ TEST(weak_decays_do_not_drift)
     const Shape rows = shape(1, COUNT, 1, SIZE), gates = shape(1, COUNT, 1);
     Tensor *k = tape_input(tape, key, rows), *v = tape_input(tape, value, rows), *after;
     Tensor *before = tape_variable(tape, state, shape(1, 1, SIZE, SIZE));
+    Tensor *log_decay = tape_input(tape, l, per_key ? rows : gates);
     op_delta_rule(tape, k, k, v, tape_input(tape, beta, gates),
-                  (DeltaRuleOptions){ .log_decay = tape_input(tape, l, gates), .state = before },
-                  &after);
+                  (DeltaRuleOptions){ .log_decay = log_decay, .state = before }, &after);
     tensor_keep(after);
     tape_backward_from(tape, after, tape_input(tape, state, after->shape));
     for (int backward = 0; backward < 2; backward++) {
@@ -491,6 +585,12 @@ TEST(weak_decays_do_not_drift)
                       error / max);
     }
     tape_free(tape);
+}
+
+TEST(weak_decays_do_not_drift)
+{
+    check_weak_decays(false);
+    check_weak_decays(true);
 }
 
 /* --------------------------------------------------------------------------------------- misuse */
@@ -514,9 +614,15 @@ TEST(misuse_raises)
                   op_delta_rule(tape, x, x, x, x, none, NULL));
     assert_raises("op_delta_rule: state is [2,5,2,3], expected [2,2,3,3]: [sequences, H, D, M]",
                   op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .state = x }, NULL));
-    assert_raises("op_delta_rule: log_decay is [2,5,2,3], expected [2,5,2]: one per position and "
-                  "head",
-                  op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .log_decay = x }, NULL));
+    Tensor *flat = tape_input(tape, values, shape(2, 5, 6));
+    Tensor *other = tape_input(tape, values, shape(2, 5, 3, 2));
+    assert_raises(
+        "op_delta_rule: log_decay is [2,5,6], expected [2,5,2]: one per position and head",
+        op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .log_decay = flat }, NULL));
+    assert_raises(
+        "op_delta_rule: log_decay is [2,5,3,2], expected [2,5,2,3]: one per position, head and "
+        "key dimension",
+        op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .log_decay = other }, NULL));
     assert_raises(
         "op_delta_rule: key_lengths[1] is 6, expected 1 to 5, the number of keys",
         op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .key_lengths = lengths }, NULL));
@@ -532,6 +638,9 @@ TEST(misuse_raises)
         assert_raises(
             "op_delta_rule: log_decay[0] is 0.5, expected 0 or less",
             op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .log_decay = beta }, NULL));
+        assert_raises(
+            "op_delta_rule: log_decay[0] is 0.5, expected 0 or less",
+            op_delta_rule(tape, x, x, x, beta, (DeltaRuleOptions){ .log_decay = x }, NULL));
     }
     tape_free(tape);
 }
