@@ -578,8 +578,9 @@ static Tensor *log_decay_of(Tape *tape, Params *params, DecayKind decay, Tensor 
 static Tensor *mix_by_keys(Tape *tape, Params *params, Tensor *log_decay, Tensor *x, Tensor **qkv)
 {
     const Shape heads = qkv[0]->shape;
-    Tensor *low = op_linear(tape, x, weight(params, "a.alpha1.weight"), NULL);
-    Tensor *l = op_scale(tape, op_log_sigmoid(tape, project(tape, params, "alpha2", low)), 1. / 16);
+    Tensor *low = op_linear(tape, x, weight(params, "a.decay.down.weight"), NULL);
+    Tensor *l =
+        op_scale(tape, op_log_sigmoid(tape, project(tape, params, "decay.up", low)), 1. / 16);
     l = op_reshape(tape, l, heads);
     if (log_decay)
         l = op_add(tape, l, op_reshape(tape, log_decay, shape(BATCH, LENGTH, HEADS, 1)));

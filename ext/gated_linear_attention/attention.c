@@ -6,9 +6,8 @@
 
 typedef struct GatedLinearKind {
     AttentionKind kind;
-    int64_t rank;
-    double tau;
-    Linear alpha1, alpha2; /* of a layer: W1; W2 and b */
+    GatedLinearConfig config;
+    Linear decay_down, decay_up; /* of a layer: W1; W2 and b */
 } GatedLinearKind;
 
 typedef struct GatedLinearOperands {
@@ -45,20 +44,21 @@ static const AttentionKind *gated_linear_of_layer(const AttentionKind *kind, Par
 {
     GatedLinearKind *layer = params_memory(params, sizeof *layer);
     *layer = *(const GatedLinearKind *)kind;
-    const int64_t width = config->heads * config->head_dim, rank = layer->rank;
-    LinearConfig low = nn_linear_config(width, config->initial_std);
-    low.no_bias = true;
-    layer->alpha1 = nn_linear_with(params, nn_name(name, "alpha1").text, width, rank, low);
-    layer->alpha2 = nn_linear_part(params, name, "alpha2", rank, width, config->initial_std);
+    const int64_t width = config->heads * config->head_dim, rank = layer->config.decay_rank;
+    const Name decay = nn_name(name, "decay");
+    LinearConfig down = nn_linear_config(width, config->initial_std);
+    down.no_bias = true;
+    layer->decay_down = nn_linear_with(params, nn_name(decay.text, "down").text, width, rank, down);
+    layer->decay_up = nn_linear_part(params, decay.text, "up", rank, width, config->initial_std);
     return &layer->kind;
 }
 
-/* log sigmoid(x W1^T W2^T + b) / tau, [B, N, H, D] in Real */
+/* log sigmoid(x W1^T W2^T + b) / temperature, [B, N, H, D] in Real */
 static Tensor *decay_of_keys(Tape *tape, const GatedLinearKind *gated, Tensor *x, Shape heads)
 {
-    Tensor *low = nn_linear_forward(tape, &gated->alpha1, x);
-    Tensor *z = op_cast(tape, nn_linear_forward(tape, &gated->alpha2, low), TENSOR_REAL);
-    Tensor *log_decay = op_scale(tape, op_log_sigmoid(tape, z), 1 / gated->tau);
+    Tensor *low = nn_linear_forward(tape, &gated->decay_down, x);
+    Tensor *z = op_cast(tape, nn_linear_forward(tape, &gated->decay_up, low), TENSOR_REAL);
+    Tensor *log_decay = op_scale(tape, op_log_sigmoid(tape, z), 1 / gated->config.temperature);
     return op_reshape(tape, log_decay, heads);
 }
 
@@ -95,13 +95,13 @@ static Tensor *attend_gated_linear(Tape *tape, const AttentionKind *kind, Tensor
 const AttentionKind *nn_gated_linear_attention(Params *params, GatedLinearConfig config)
 {
     static const char function[] = "nn_gated_linear_attention";
-    shape_need_size(function, "rank", &config.rank, 16, 1 << 20);
-    const double tau = config.tau != 0 ? config.tau : 16;
-    if (!(tau > 0 && tau < INFINITY))
-        error_raise("%s: tau is %g, expected more than 0", function, tau);
+    shape_need_size(function, "decay_rank", &config.decay_rank, 16, 1 << 20);
+    if (config.temperature == 0)
+        config.temperature = 16;
+    if (!(config.temperature > 0 && config.temperature < INFINITY))
+        error_raise("%s: temperature is %g, expected more than 0", function, config.temperature);
     GatedLinearKind *gated = params_memory(params, sizeof *gated);
-    gated->rank = config.rank;
-    gated->tau = tau;
+    gated->config = config;
     gated->kind = (AttentionKind){ .name = "gated linear",
                                    .projections = { "query", "key", "value" },
                                    .decays = true,

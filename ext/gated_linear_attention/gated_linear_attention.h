@@ -32,15 +32,15 @@ Tensor *op_gated_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor
 
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct GatedLinearConfig {
-    int64_t rank; /* 16; of the decay's projection, 1 or more */
-    double tau;   /* 16; more than 0: the decays are taken to the power of 1 / tau */
+    int64_t decay_rank; /* 16; of the decay's projection, 1 or more */
+    double temperature; /* 16; more than 0: e^l is sigmoid to the power of 1 / temperature */
 } GatedLinearConfig;
 
 /* op_gated_linear_attention, queries / sqrt D, with the decay of the paper's section 4.4 from the
  * layer's input x:
- *     l = log sigmoid(x W1^T W2^T + b) / tau
- * with the weights alpha1.weight, W1 [rank, width], and alpha2.weight, W2 [width, rank], and
- * alpha2.bias. A decay of nn_gated_attention is added to l. Nothing bounds its results: wrap it in
+ *     l = log sigmoid(x W1^T W2^T + b) / temperature
+ * with the weights decay.down.weight, W1 [decay_rank, width], decay.up.weight, W2 [width,
+ * decay_rank], and decay.up.bias. A decay of nn_gated_attention is added to l. Nothing bounds its results: wrap it in
  * nn_gated_attention, which adds a norm per head, and with output_gate the paper's gate. */
 const AttentionKind *nn_gated_linear_attention(Params *params, GatedLinearConfig config);
 

@@ -473,11 +473,12 @@ TEST(misuse_raises)
 TEST(misuse_of_the_kind_raises)
 {
     Params *params = params_new(test_device(), 1);
-    assert_raises("nn_gated_linear_attention: rank is -1, expected 1 to 1048576, or 0 for the "
-                  "default",
-                  nn_gated_linear_attention(params, (GatedLinearConfig){ .rank = -1 }));
-    assert_raises("nn_gated_linear_attention: tau is -2, expected more than 0",
-                  nn_gated_linear_attention(params, (GatedLinearConfig){ .tau = -2 }));
+    assert_raises(
+        "nn_gated_linear_attention: decay_rank is -1, expected 1 to 1048576, or 0 for the "
+        "default",
+        nn_gated_linear_attention(params, (GatedLinearConfig){ .decay_rank = -1 }));
+    assert_raises("nn_gated_linear_attention: temperature is -2, expected more than 0",
+                  nn_gated_linear_attention(params, (GatedLinearConfig){ .temperature = -2 }));
     params_free(params);
 }
 
