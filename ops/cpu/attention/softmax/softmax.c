@@ -1,9 +1,11 @@
 /* CPU kernels of softmax attention; softmax.c has the derivation.
  *
- * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
- * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
- * and, for each, over the key tiles (softmax_tiles.h) with keys that any of its queries sees
- * (visible.h). */
+ * A unit of work is one head of one sequence or, with few heads, every segments-th query tile of a
+ * head. A unit packs the head's keys and values, and iterates over its query tiles and, for each,
+ * over the key tiles (softmax_tiles.h) with keys that any of its queries sees (visible.h).
+ *
+ * No result depends on the number of threads: a query belongs to one tile, and in the backward pass
+ * the units of a head, whose number depends on sizes alone, are added to dk and dv in order. */
 #include "ops/attention/softmax/visible.h"
 #include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
@@ -27,8 +29,9 @@ typedef struct SoftmaxPlan {
     int64_t keys;         /* padded to whole tiles */
     int64_t segments;     /* units per head */
     int64_t units;        /* B H segments */
-    int64_t workspaces;   /* one per thread, or one per unit if a head has several units */
-    int64_t size;         /* Reals per workspace */
+    int64_t size;         /* Reals per workspace, of which each thread has one */
+    Real *workspaces;
+    Real *sums; /* backward with several units per head: dkey, dvalue and dc of the head */
 } SoftmaxPlan;
 
 /* A unit of work: its current query tile, and the head's keys and values. */
@@ -74,21 +77,40 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     return used;
 }
 
+/* Units per head: forward enough for all threads; backward, where their number decides the order
+ * of dk's and dv's sums, UNITS of all heads, but of at least TILES tiles of queries each, beside
+ * which packing the keys and adding dk and dv cost little. */
+static int64_t segments_of(const AttentionInputs *a, bool backward)
+{
+    enum { UNITS = 64, TILES = 2 };
+    const int64_t heads = a->B * a->H, tiles = (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES;
+    const int64_t wanted = backward ? UNITS : device_threads();
+    return minimum((wanted + heads - 1) / heads, backward ? (tiles + TILES - 1) / TILES : tiles);
+}
+
+/* The plan with its memory, until free_softmax. */
 static SoftmaxPlan plan_softmax(TensorType type, const AttentionInputs *a, bool causal,
                                 bool backward)
 {
-    int64_t threads = device_threads(), heads = a->B * a->H;
     SoftmaxPlan p = { .type = (int)type,
                       .a = a,
                       .causal = causal,
                       .limited = attention_is_limited(a),
                       .keys = round_up(a->keys, SOFTMAX_KEYS),
-                      .segments = minimum((threads + heads - 1) / heads,
-                                          (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES) };
-    p.units = heads * p.segments;
-    p.workspaces = p.segments > 1 ? p.units : threads;
-    p.size = allocate_unit(&(SoftmaxUnit){ 0 }, &p, NULL, backward);
+                      .segments = segments_of(a, backward) };
+    SoftmaxUnit unit = { 0 };
+    p.units = a->B * a->H * p.segments;
+    p.size = allocate_unit(&unit, &p, NULL, backward);
+    const int64_t sums = p.keys * (unit.tile.D + unit.tile.M + (a->log_decay ? 1 : 0));
+    p.workspaces =
+        device_workspace(device_threads() * p.size + (backward && p.segments > 1 ? sums : 0));
+    p.sums = p.workspaces + device_threads() * p.size;
     return p;
+}
+
+static void free_softmax(const SoftmaxPlan *p)
+{
+    device_workspace_free(p->workspaces);
 }
 
 static int softmax_threads(const AttentionInputs *a)
@@ -114,12 +136,11 @@ static void sum_decays(QueryTile *t)
 }
 
 /* A unit with its keys and values. */
-static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bool backward)
+static SoftmaxUnit unit_at(const SoftmaxPlan *p, int64_t unit, bool backward)
 {
     SoftmaxUnit u = { .tile.head = head_at(p->type, p->a, unit / p->segments) };
     u.visibility = visibility_of(p->a, p->causal, u.tile.head.b);
-    const int64_t workspace = p->segments > 1 ? unit : omp_get_thread_num();
-    allocate_unit(&u, p, scratch + workspace * p->size, backward);
+    allocate_unit(&u, p, p->workspaces + omp_get_thread_num() * p->size, backward);
     load_keys(u.key, u.value, &u.tile.head, 0, u.tile.head.positions);
     if (p->a->log_decay)
         sum_decays(&u.tile);
@@ -274,17 +295,16 @@ static void softmax_forward_units(TensorType type, Real *out, Real *m, Real *inv
                                   const AttentionInputs *a, bool causal)
 {
     const SoftmaxPlan p = plan_softmax(type, a, causal, false);
-    Real *scratch = device_workspace(p.workspaces * p.size);
 #pragma omp parallel for schedule(dynamic) num_threads(softmax_threads(a))
     for (int64_t unit = 0; unit < p.units; unit++) {
-        SoftmaxUnit u = unit_at(&p, scratch, unit, false);
+        SoftmaxUnit u = unit_at(&p, unit, false);
         for (int64_t first = unit % p.segments * SOFTMAX_QUERIES; first < a->N;
              first += p.segments * SOFTMAX_QUERIES) {
             select_softmax_tile(&u, first);
             softmax_forward_tile(out, m, inverse, &u);
         }
     }
-    device_workspace_free(scratch);
+    free_softmax(&p);
 }
 
 void softmax_attention_forward_cpu(Real *out, Real *m, Real *inverse, const AttentionInputs *a,
@@ -345,64 +365,74 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
     }
 }
 
-/* dk, dv and dc of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *dc, Real *scratch, const SoftmaxPlan *p,
-                            int64_t index)
+/* dk, dv and dc of a head, the sums of its units: those of u. */
+static void contribute_keys(AttentionGradient d, Real *dc, const SoftmaxUnit *u)
 {
+    const SoftmaxPlan *p = u->p;
     const AttentionInputs *a = p->a;
-    const AttentionHead head = head_at(p->type, a, index);
-    SoftmaxUnit u = { 0 }, other = { 0 };
-    allocate_unit(&u, p, scratch, true);
-    for (int64_t s = 1; s < p->segments; s++) {
-        allocate_unit(&other, p, scratch + s * p->size, true);
-        add_sums(u.dkey, other.dkey, p->keys * u.tile.D);
-        add_sums(u.dvalue, other.dvalue, p->keys * u.tile.M);
-        add_sums(u.dc, other.dc, u.dc ? p->keys : 0);
-    }
+    const AttentionHead *head = &u->tile.head;
     for (int64_t i = 0; dc && i < a->N; i++)
-        dc[row_of(&head, i)] = u.dc[i];
-    contribute_head(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
-    contribute_head(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
+        dc[row_of(head, i)] = u->dc[i];
+    contribute_head(p->type, d.key, key_at(head, 0), a->key_stride, u->dkey, a->keys, a->D, 1);
+    contribute_head(p->type, d.value, value_at(head, 0), a->value_stride, u->dvalue, a->keys, a->M,
                     1);
 }
 
-static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, Real *dc,
-                                   const Real *dout, const Real *out, const Real *m,
-                                   const Real *inverse)
+/* A head's units one after another: sum = the first one's, sum += the others'; at the last one sum
+ * is complete. */
+static void add_unit(AttentionGradient d, Real *dc, const SoftmaxUnit *u, int64_t segment)
 {
-    const int64_t heads = p->a->B * p->a->H;
-    Real *scratch = device_workspace(p->workspaces * p->size);
-#pragma omp parallel num_threads(softmax_threads(p->a))
-    {
+    const SoftmaxPlan *p = u->p;
+    const int64_t keys = p->keys * u->tile.D, values = p->keys * u->tile.M;
+    SoftmaxUnit sum = *u;
+    sum.dkey = p->sums;
+    sum.dvalue = sum.dkey + keys;
+    sum.dc = u->dc ? sum.dvalue + values : NULL;
+    if (segment == 0)
+        memset(p->sums, 0, (size_t)(keys + values + (u->dc ? p->keys : 0)) * sizeof(Real));
+    add_sums(sum.dkey, u->dkey, keys);
+    add_sums(sum.dvalue, u->dvalue, values);
+    add_sums(sum.dc, u->dc, u->dc ? p->keys : 0);
+    if (segment == p->segments - 1)
+        contribute_keys(d, dc, &sum);
+}
+
+static void softmax_backward_units(TensorType type, AttentionGradient d, Real *dc, const Real *dout,
+                                   const Real *out, const Real *m, const Real *inverse,
+                                   const AttentionInputs *a, bool causal)
+{
+    const SoftmaxPlan p = plan_softmax(type, a, causal, true);
+#pragma omp parallel num_threads(softmax_threads(a))
+    if (p.segments == 1) {
 #pragma omp for schedule(dynamic)
-        for (int64_t unit = 0; unit < p->units; unit++) {
-            SoftmaxUnit u = unit_at(p, scratch, unit, true);
-            softmax_backward_unit(d, &u, dout, out, m, inverse,
-                                  unit % p->segments * SOFTMAX_QUERIES);
-            if (p->segments == 1)
-                contribute_keys(d, dc, scratch + omp_get_thread_num() * p->size, p, unit);
+        for (int64_t unit = 0; unit < p.units; unit++) {
+            SoftmaxUnit u = unit_at(&p, unit, true);
+            softmax_backward_unit(d, &u, dout, out, m, inverse, 0);
+            contribute_keys(d, dc, &u);
         }
-        if (p->segments > 1) {
-#pragma omp for
-            for (int64_t head = 0; head < heads; head++)
-                contribute_keys(d, dc, scratch + head * p->segments * p->size, p, head);
+    } else {
+#pragma omp for ordered schedule(dynamic)
+        for (int64_t unit = 0; unit < p.units; unit++) {
+            const int64_t segment = unit % p.segments;
+            SoftmaxUnit u = unit_at(&p, unit, true);
+            softmax_backward_unit(d, &u, dout, out, m, inverse, segment * SOFTMAX_QUERIES);
+#pragma omp ordered
+            add_unit(d, dc, &u, segment);
         }
     }
-    device_workspace_free(scratch);
+    free_softmax(&p);
 }
 
 void softmax_attention_backward_cpu(AttentionGradient d, Real *dc, const Real *dout,
                                     const Real *out, const Real *m, const Real *inverse,
                                     const AttentionInputs *a, bool causal)
 {
-    const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
-    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
+    softmax_backward_units(TENSOR_REAL, d, dc, dout, out, m, inverse, a, causal);
 }
 
 void softmax_attention_backward_bf16(AttentionGradient d, Real *dc, const Real *dout,
                                      const Real *out, const Real *m, const Real *inverse,
                                      const AttentionInputs *a, bool causal)
 {
-    const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
-    softmax_backward_units(&p, d, dc, dout, out, m, inverse);
+    softmax_backward_units(TENSOR_BF16, d, dc, dout, out, m, inverse, a, causal);
 }
