@@ -149,7 +149,7 @@ static Real *decoded(Device *device, GenerationConfig config, bool softmax, int 
     return all;
 }
 
-/* Threads divide the rows of weights or, of many sequences, the sequences. */
+/* Threads divide the rows of weights or, from some batch size on, the sequences. */
 TEST(decode_steps_have_the_same_bits_on_any_number_of_threads)
 {
     static const int sequences[] = { 1, 3, 16, 70 };

@@ -139,7 +139,8 @@ static void conv2d_backward_x_im2col(Gradient dx, const Real *dout, const Real *
     const int64_t block = block_windows(w), threads = device_threads();
     const Product p = { .n = block, .k = O, .m = window_size(w), .count = 1 };
     const Scratch scratch = scratch_of(w, p, threads);
-    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(windows_count(w), cost(c))))
+    PRAGMA(omp parallel for schedule(static)
+               num_threads(device_threads_for(windows_count(w), cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         for (int64_t b = part * w->B / threads; b < (part + 1) * w->B / threads; b++) {
@@ -197,7 +198,8 @@ static void conv2d_backward_weight_im2col(Gradient dweight, const Real *dout, co
     Real *sums = device_workspace(threads * O * size);
     double *sum = (double *)(void *)device_workspace(O * size * per_double);
     memset(sum, 0, (size_t)(O * size) * sizeof *sum);
-    PRAGMA(omp parallel for ordered schedule(dynamic) num_threads(device_threads_for(count, cost(c))))
+    PRAGMA(omp parallel for ordered schedule(dynamic)
+               num_threads(device_threads_for(count, cost(c))))
     for (int64_t first = 0; first < count; first += run) {
         const Scratch own = scratch_part(scratch, w, omp_get_thread_num());
         Real *own_sum = sums + omp_get_thread_num() * O * size;

@@ -31,7 +31,8 @@ typedef struct SoftmaxPlan {
     int64_t units;        /* B H segments */
     int64_t size;         /* Reals per workspace, of which each thread has one */
     Real *workspaces;
-    Real *sums; /* backward with several units per head: dkey, dvalue and dc of the head */
+    int64_t sums; /* elements of a unit's dkey, dvalue and dc */
+    Real *sum;    /* backward with several units per head: their sum */
 } SoftmaxPlan;
 
 /* A unit of work: its current query tile, and the head's keys and values. */
@@ -47,8 +48,8 @@ typedef struct SoftmaxUnit {
         Real *m, *l, *out;
     } previous;                /* of the tile's queries: m, l, o over the previous blocks */
     Real *dquery, *dquery_sum; /* [SOFTMAX_QUERIES, D]: of a block, and of all blocks so far */
-    Real *dkey, *dvalue;       /* [keys, D], [keys, M]: sums of the unit */
-    Real *dc;                  /* [keys]: likewise, with a decay */
+    Real *dkey, *dvalue, *dc;  /* [keys, D], [keys, M] and, with a decay, [keys], one after
+                                * another: sums of the unit */
 } SoftmaxUnit;
 
 /* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
@@ -62,7 +63,6 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     if (p->a->log_decay) {
         u->tile.A = allocate(scratch, &used, p->keys);
         u->tile.A_rest = allocate(scratch, &used, p->keys);
-        u->dc = allocate(scratch, &used, backward ? p->keys : 0);
     }
     if (!backward) {
         u->previous.m = allocate(scratch, &used, SOFTMAX_QUERIES);
@@ -74,6 +74,8 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     u->dquery_sum = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.D);
     u->dkey = allocate(scratch, &used, p->keys * u->tile.D);
     u->dvalue = allocate(scratch, &used, p->keys * u->tile.M);
+    if (p->a->log_decay)
+        u->dc = allocate(scratch, &used, p->keys);
     return used;
 }
 
@@ -82,7 +84,7 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
  * which packing the keys and adding dk and dv cost little. */
 static int64_t segments_of(const AttentionInputs *a, bool backward)
 {
-    enum { UNITS = 64, TILES = 2 };
+    enum { UNITS = 32, TILES = 4 };
     const int64_t heads = a->B * a->H, tiles = (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES;
     const int64_t wanted = backward ? UNITS : device_threads();
     return minimum((wanted + heads - 1) / heads, backward ? (tiles + TILES - 1) / TILES : tiles);
@@ -101,10 +103,9 @@ static SoftmaxPlan plan_softmax(TensorType type, const AttentionInputs *a, bool 
     SoftmaxUnit unit = { 0 };
     p.units = a->B * a->H * p.segments;
     p.size = allocate_unit(&unit, &p, NULL, backward);
-    const int64_t sums = p.keys * (unit.tile.D + unit.tile.M + (a->log_decay ? 1 : 0));
-    p.workspaces =
-        device_workspace(device_threads() * p.size + (backward && p.segments > 1 ? sums : 0));
-    p.sums = p.workspaces + device_threads() * p.size;
+    p.sums = p.keys * (unit.tile.D + unit.tile.M + (a->log_decay ? 1 : 0));
+    p.workspaces = device_workspace(device_threads() * p.size + (backward ? p.sums : 0));
+    p.sum = p.workspaces + device_threads() * p.size;
     return p;
 }
 
@@ -352,10 +353,7 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
 {
     QueryTile *t = &u->tile;
     const SoftmaxPlan *p = u->p;
-    memset(u->dkey, 0, (size_t)(p->keys * t->D) * sizeof(Real));
-    memset(u->dvalue, 0, (size_t)(p->keys * t->M) * sizeof(Real));
-    if (u->dc)
-        memset(u->dc, 0, (size_t)p->keys * sizeof(Real));
+    memset(u->dkey, 0, (size_t)p->sums * sizeof(Real));
     for (; first < p->a->N; first += p->segments * SOFTMAX_QUERIES) {
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, m, inverse);
@@ -378,23 +376,21 @@ static void contribute_keys(AttentionGradient d, Real *dc, const SoftmaxUnit *u)
                     1);
 }
 
-/* A head's units one after another: sum = the first one's, sum += the others'; at the last one sum
- * is complete. */
+/* The sum of a head's units, one after another: the first one's becomes the sum, which is complete
+ * after the last. */
 static void add_unit(AttentionGradient d, Real *dc, const SoftmaxUnit *u, int64_t segment)
 {
     const SoftmaxPlan *p = u->p;
-    const int64_t keys = p->keys * u->tile.D, values = p->keys * u->tile.M;
-    SoftmaxUnit sum = *u;
-    sum.dkey = p->sums;
-    sum.dvalue = sum.dkey + keys;
-    sum.dc = u->dc ? sum.dvalue + values : NULL;
+    SoftmaxUnit head = *u;
+    head.dkey = p->sum;
+    head.dvalue = p->sum + (u->dvalue - u->dkey);
+    head.dc = u->dc ? p->sum + (u->dc - u->dkey) : NULL;
     if (segment == 0)
-        memset(p->sums, 0, (size_t)(keys + values + (u->dc ? p->keys : 0)) * sizeof(Real));
-    add_sums(sum.dkey, u->dkey, keys);
-    add_sums(sum.dvalue, u->dvalue, values);
-    add_sums(sum.dc, u->dc, u->dc ? p->keys : 0);
+        memcpy(p->sum, u->dkey, (size_t)p->sums * sizeof(Real));
+    else
+        add_sums(p->sum, u->dkey, p->sums);
     if (segment == p->segments - 1)
-        contribute_keys(d, dc, &sum);
+        contribute_keys(d, dc, &head);
 }
 
 static void softmax_backward_units(TensorType type, AttentionGradient d, Real *dc, const Real *dout,
