@@ -86,7 +86,7 @@ BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,
 $(if $(and $(BUILD),$(call plain,$(BUILD))),,$(error BUILD=$(BUILD), expected a path without blanks or signs of the shell))
 SOURCES  := $(shell find $(MODULES) -name '*.c' -not -path '*/mpi/*' -not -path '*/tests/*' \
             $(if $(filter no,$(CUDA)),-not -path '*/cuda/*') \
-            -not -name $(if $(USES_ONEDNN),im2col.c,onednn.c))
+            $(if $(USES_ONEDNN),,-not -name onednn.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 MPI_LIBRARY := $(if $(filter yes,$(MPI)),$(BUILD)/libtapegrad_mpi.a)

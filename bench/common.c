@@ -26,7 +26,7 @@ static _Noreturn void usage(const char *program, const char *purpose, const Benc
     FILE *file = status ? stderr : stdout;
     fprintf(file,
             "%s: %s\n"
-            "  --device NAME   plain, cpu, cuda, cuda:1, ... (default: cpu)\n"
+            "  --device NAME   plain, cpu, cpu:repeatable, cuda, cuda:1, ... (default: cpu)\n"
             "  --precision P   float32, tf32 or bf16 (default: float32; tf32 on CUDA only)\n"
             "  --eager         on CUDA: without graph capture and replay\n"
             "  --threads N     number of CPU threads (default: all)\n"

@@ -58,6 +58,10 @@ static const DeviceFunctions plain_functions = { .allocate = allocate_on_host,
 #define cpu_functions plain_functions
 #endif
 static Device cpu = { .name = "cpu", .functions = &cpu_functions, .lock = ATOMIC_FLAG_INIT };
+static Device repeatable = { .name = "cpu:repeatable",
+                             .functions = &cpu_functions,
+                             .repeatable = true,
+                             .lock = ATOMIC_FLAG_INIT };
 static Device plain = { .name = "plain", .functions = &plain_functions, .lock = ATOMIC_FLAG_INIT };
 
 /* --------------------------------------------------------------------------- the current device */
@@ -130,9 +134,9 @@ DeviceStream device_stream(Device *device)
 
 /* -------------------------------------------------------------------------------------- opening */
 #ifdef TAPEGRAD_CUDA
-#define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
+#define DEVICES "\"cpu\", \"cpu:repeatable\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
 #else
-#define DEVICES "\"cpu\", \"plain\"; it was built without CUDA"
+#define DEVICES "\"cpu\", \"cpu:repeatable\", \"plain\"; it was built without CUDA"
 static int cuda_count(void)
 {
     return 0;
@@ -155,8 +159,8 @@ void device_choose_gpu(int index)
 
 Device *device_open(const char *name)
 {
-    Device *const hosts[] = { &cpu, &plain };
-    for (int i = 0; i < 2; i++)
+    Device *const hosts[] = { &cpu, &repeatable, &plain };
+    for (int i = 0; i < 3; i++)
         if (name && strcmp(name, hosts[i]->name) == 0) {
             threads_prepare();
             return hosts[i];
@@ -187,7 +191,7 @@ bool device_is_cuda(const Device *device)
 
 bool device_has_bf16(const Device *device)
 {
-    return sizeof(Real) == sizeof(float) && device->functions->has_bf16 &&
+    return sizeof(Real) == sizeof(float) && !device->repeatable && device->functions->has_bf16 &&
            device->functions->has_bf16();
 }
 
@@ -204,6 +208,11 @@ const CaptureFunctions *device_captures(const Device *device)
 bool device_is_capturing(const Device *device)
 {
     return device->capture != NULL;
+}
+
+bool device_is_repeatable(const Device *device)
+{
+    return device->repeatable;
 }
 
 bool device_is_plain(const Device *device)

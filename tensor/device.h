@@ -38,6 +38,7 @@ struct Device {
     char name[24];
     const DeviceFunctions *functions;
     struct Cuda *cuda; /* NULL on the host */
+    bool repeatable;   /* device_is_repeatable */
     FreeBlocks cached;
     Capture *capture; /* the open one, or NULL */
     DeviceMemory memory;

@@ -104,8 +104,9 @@ ShapeText shape_text(Shape shape);
 /* -------------------------------------------------------------------------------------- devices */
 typedef struct Device Device;
 
-/* Opens a device by name: "cpu", "plain" (the CPU by plain loops), "cuda" (which is
- * "cuda:0", and after dist_start the rank's GPU), "cuda:1", ... Raises when this machine has no
+/* Opens a device by name: "cpu", "cpu:repeatable" (the CPU with equal bits for any number of
+ * threads, by own products in place of oneDNN's), "plain" (the CPU by plain loops), "cuda" (which
+ * is "cuda:0", and after dist_start the rank's GPU), "cuda:1", ... Raises when this machine has no
  * such device; there is no fallback.
  * Devices are shared, live until the process ends and are never freed. The first "cpu" takes about
  * 30 ms: it starts OpenMP's threads and, in a build with oneDNN, generates its kernels, which the
@@ -119,8 +120,8 @@ Device *device_best(void);
 const char *device_name(const Device *device);
 bool device_is_cuda(const Device *device);
 
-/* Whether the device multiplies bf16 by its instructions: every CUDA device, and x86-64 with
- * AVX512_BF16 in a build with oneDNN (unless ONEDNN_MAX_CPU_ISA excludes it). On others
+/* Whether the device multiplies bf16 by its instructions: every CUDA device, and "cpu" on x86-64
+ * with AVX512_BF16 in a build with oneDNN (unless ONEDNN_MAX_CPU_ISA excludes it). On others
  * PRECISION_BF16 works by conversion, slower than float32. False in a double-precision build. */
 bool device_has_bf16(const Device *device);
 
@@ -132,7 +133,8 @@ void device_wait(Device *device);
  * calls; OpenMP's default for the calling thread until it is set. Call device_set_threads while no
  * kernel runs. Each thread that calls kernels has a team of its own. Work of less than 20
  * microseconds, or less than it takes to wake the team on a busy machine, is done by the calling
- * thread; the bits of a result depend on the number of threads alone. A child process that is
+ * thread; the bits of a result depend on the number of threads alone, and on "cpu:repeatable" and
+ * "plain" not on that either. A child process that is
  * forked while no kernel runs computes on one thread, and on a team in each thread that it
  * creates. */
 void device_set_threads(int count);

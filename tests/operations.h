@@ -266,7 +266,8 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
         { S(300, 11), S(300, 70) }, { S(2, 3, 13, 9), S(2, 3, 13, 7) })                            \
     ROW(matmul_nt, op_matmul_nt(tape, x[0], x[1]), UNMEASURED,                                     \
         { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) }, { S(64, 64), S(64, 64) },      \
-        { S(65, 127), S(130, 127) }, { S(2, 3, 9, 13), S(7, 13) })                                 \
+        { S(65, 127), S(130, 127) }, { S(2, 3, 9, 13), S(7, 13) },                                 \
+        { S(18, 4100), S(18, 4100) }) /* two rows are left for a thread */                         \
     ROW(linear, op_linear(tape, x[0], x[1], x[2]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                  \
         { S(ROWS, WIDTH), P(WIDE, WIDTH), P(WIDE) }, { S(3, 1), P(1, 1), P(1) },                   \
         { S(2, 3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(40, 24), P(40) })                         \
@@ -557,11 +558,11 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
     ROW(chunk_parallel, attend_in_form(tape, x, FORM_CHUNK_PARALLEL, FEATURE_MAP_ELU_PLUS_ONE),    \
         UNMEASURED, { QKVS(1, 9, 2, 3, 4, 1) }, { QKVS(2, 200, 2, 20, 30, 2) },                    \
         { QKVS(1, 200, 1, 64, 33, 1) }, { QKVS(1, 200, 1, 100, 128, 1) },                          \
-        { QKVS(1, 260, 22, 8, 8, 1) }) /* segments of several chunks */                            \
+        { QKVS(1, 260, 22, 8, 8, 1) }, { QKVS(1, 700, 1, 8, 8, 1) }) /* several segments */        \
     ROW(quadratic, attend_in_form(tape, x, FORM_QUADRATIC, FEATURE_MAP_ELU_PLUS_ONE), UNMEASURED,  \
         { QKVS(2, 5, 2, 3, 4, 2) }, { QKVS(2, 150, 2, 20, 40, 2) })                                \
     ROW(best_relu, attend_in_form(tape, x, FORM_BEST, FEATURE_MAP_RELU), UNMEASURED,               \
-        { QKVS(1, 3, 1, 2, 4, 1) }, { QKVS(2, 80, 2, 24, 32, 2) })                                 \
+        { QKVS(1, 3, 1, 2, 4, 1) }, { QKVS(2, 80, 2, 24, 32, 2) }, { QKVS(1, 300, 1, 64, 64, 1) }) \
     ROW(best_softplus, attend_in_form(tape, x, FORM_BEST, FEATURE_MAP_SOFTPLUS), UNMEASURED,       \
         { QKVS(1, 5, 2, 3, 4, 1) }, { QKVS(2, 80, 1, 50, 64, 2) })                                 \
     ROW(recurrent_softplus, attend_in_form(tape, x, FORM_RECURRENT, FEATURE_MAP_SOFTPLUS),         \

@@ -162,7 +162,7 @@ TEST(missing_devices_raise)
     const char *sentence = tapegrad_error();
 #ifndef TAPEGRAD_CUDA
     const char *start = "device_open: there is no device \"cuda:99\"; this library has \"cpu\", "
-                        "\"plain\"; it was built without CUDA";
+                        "\"cpu:repeatable\", \"plain\"; it was built without CUDA";
 #else
     const char *start = device_is_cuda(device_best())
                             ? "device_open: there is no device \"cuda:99\"; this machine has "

@@ -100,7 +100,8 @@ static void fill_cases(void)
                              &binaries[b],
                              { binary_inputs[s][0], binary_inputs[s][1] } });
     for (int o = 0; o < OPERATION_COUNT; o++) {
-        const bool measured = operations[o].cost.flops + operations[o].cost.passes > 0;
+        const bool measured =
+            operations[o].cost.flops + operations[o].cost.passes > 0 && !getenv("MEASURED");
         for (int i = measured; i < operations[o].count; i++) {
             Case added = { .name = operations[o].name, .operation = &operations[o] };
             memcpy(added.inputs, operations[o].cases[i], sizeof added.inputs);
@@ -247,8 +248,9 @@ static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activatio
     }
     test_note(&outcome, out);
     for (int i = 0; i < MAX_INPUTS && tape_is_recording(tape); i++)
-        test_note(&outcome,
-                  is_real(&c->inputs[i]) && x[i]->requires_grad ? tensor_gradient(x[i]) : NULL);
+        test_note(&outcome, is_real(&c->inputs[i]) && x[i]->requires_grad && x[i]->has_gradient
+                                ? tensor_gradient(x[i])
+                                : NULL);
     return outcome;
 }
 
@@ -275,6 +277,15 @@ static Outcome run(const Case *c, Device *device, Precision precision, Activatio
 static Outcome run_on_device(const Case *c)
 {
     return run(c, test_device(), PRECISION_FLOAT32, REAL);
+}
+
+/* The device of this kind whose bits do not depend on the number of threads; NULL: a GPU. */
+static Device *repeatable_device(void)
+{
+    if (device_is_cuda(test_device()))
+        return NULL;
+    const bool plain = strcmp(device_name(test_device()), "plain") == 0;
+    return plain ? test_device() : device_open("cpu:repeatable");
 }
 
 static void assert_same(const Case *c, const char *what, Outcome a, Outcome b)
@@ -511,8 +522,8 @@ TEST(a_profile_has_the_time_of_every_operation)
 }
 #endif
 
-/* Segments of attention and blocks of products depend on the number of threads, by a rounding
- * error. */
+/* On "cpu" oneDNN's blocks and the form of linear attention depend on the number of threads, by a
+ * rounding error. */
 TEST(runs_repeat_bit_for_bit)
 {
     for (int i = 0; i < case_count; i++) {
@@ -525,6 +536,27 @@ TEST(runs_repeat_bit_for_bit)
             assert_outcomes_near(cases[i].name, &again, &first, VECTOR_TOLERANCE);
         }
     }
+}
+
+/* MEASURED=1 adds the benchmark's cases, whose work is worth several threads. */
+TEST(no_bit_depends_on_the_number_of_threads)
+{
+    static const int counts[] = { 2, 3, 8 };
+    Device *device = repeatable_device();
+    for (int i = 0; i < case_count && device; i++)
+        for (int bf16 = 0; bf16 <= test_has_bf16(); bf16++) {
+            const Precision precision = bf16 ? PRECISION_BF16 : PRECISION_FLOAT32;
+            const Activations inputs = bf16 ? STORED_IN_BF16 : REAL;
+            test_set_threads(1);
+            const Outcome one = run(&cases[i], device, precision, inputs);
+            for (int t = 0; t < 3; t++) {
+                char what[64];
+                snprintf(what, sizeof what, "on %d threads%s", counts[t], bf16 ? ", in bf16" : "");
+                test_set_threads(counts[t]);
+                assert_same(&cases[i], what, run(&cases[i], device, precision, inputs), one);
+            }
+            test_forget();
+        }
 }
 
 /* One thread computes all parts of each result, though the work is split for several. */

@@ -247,10 +247,11 @@ TEST(misuse_of_tensors_raises)
     assert_raises("tape_new: the device is NULL", tape_new(NULL));
 #ifdef TAPEGRAD_CUDA
     assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", "
-                  "\"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ...",
+                  "\"cpu:repeatable\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ...",
                   device_open("gpu"));
 #else
-    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", \"plain\"; "
+    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", "
+                  "\"cpu:repeatable\", \"plain\"; "
                   "it was built without CUDA",
                   device_open("gpu"));
 #endif

@@ -22,7 +22,9 @@ const char *const feature_names[] = {
     NULL,
 };
 /* auto: device_best() */
-static const char *const device_names[] = { "auto", "plain", "cpu", "cuda", NULL };
+static const char *const device_names[] = {
+    "auto", "plain", "cpu", "cpu:repeatable", "cuda", NULL
+};
 /* By Precision, then auto: training_precision */
 static const char *const precision_names[] = { "float32", "tf32", "bf16", "auto", NULL };
 const char *const step_precision_names[] = { "float32", "tf32", "bf16", NULL };

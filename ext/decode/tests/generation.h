@@ -96,7 +96,7 @@ static const GenerationConfig all_stored[] = { { 0 },
 /* Whether the device has the CPU's engine, which reads weights in bf16 and in 8 bits. */
 static inline bool has_cpu_engine(const Device *on)
 {
-    return strcmp(device_name(on), "cpu") == 0;
+    return strncmp(device_name(on), "cpu", 3) == 0;
 }
 
 static inline int stored_on(const Device *on)

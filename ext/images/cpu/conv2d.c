@@ -1,28 +1,43 @@
-/* conv2d's kernels on the CPU. Activations in bf16 are converted to Real where processors have no
- * products of bf16. */
+/* conv2d's kernels on the CPU: by oneDNN where the device uses it, else by im2col.c. Activations in
+ * bf16 are converted to Real where processors have no products of bf16. */
 #include "ext/images/cpu/conv2d.h"
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/multiply.h"
+
+static const ConvolutionKernels *kernels_for_reals(void)
+{
+#ifdef TAPEGRAD_ONEDNN
+    if (uses_onednn())
+        return &convolution_onednn;
+#endif
+    return &convolution_im2col;
+}
+
+/* NULL: the device has no products of bf16. */
+static const ConvolutionKernels *kernels_for_bf16(void)
+{
+#ifdef TAPEGRAD_ONEDNN
+    if (device_has_bf16(device_current()))
+        return &convolution_onednn_bf16;
+#endif
+    return NULL;
+}
 
 static void conv2d_forward_cpu(Real *out, const Real *x, const Real *weight, const Real *bias,
                                Convolution c)
 {
-    conv2d_forward_as(TENSOR_REAL, out, x, weight, bias, c);
+    kernels_for_reals()->forward(out, x, weight, bias, c);
 }
 
 static void conv2d_backward_x_cpu(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
-    conv2d_backward_x_as(TENSOR_REAL, dx, dout, weight, c);
+    kernels_for_reals()->backward_x(dx, dout, weight, c);
 }
 
 static void conv2d_backward_weight_cpu(Gradient dweight, const Real *dout, const Real *x,
                                        Convolution c)
 {
-    conv2d_backward_weight_as(TENSOR_REAL, dweight, dout, x, c);
-}
-
-static bool has_products(void)
-{
-    return device_has_bf16(device_current());
+    kernels_for_reals()->backward_weight(dweight, dout, x, c);
 }
 
 static int64_t image_elements(const Windows *w)
@@ -33,8 +48,8 @@ static int64_t image_elements(const Windows *w)
 static void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, const Real *bias,
                                 Convolution c)
 {
-    if (has_products()) {
-        conv2d_forward_as(TENSOR_BF16, out, x, weight, bias, c);
+    if (kernels_for_bf16()) {
+        kernels_for_bf16()->forward(out, x, weight, bias, c);
         return;
     }
     const int64_t n = windows_count(&c.windows) * c.O;
@@ -47,8 +62,8 @@ static void conv2d_forward_bf16(Real *out, const Real *x, const Real *weight, co
 
 static void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *weight, Convolution c)
 {
-    if (has_products()) {
-        conv2d_backward_x_as(TENSOR_BF16, dx, dout, weight, c);
+    if (kernels_for_bf16()) {
+        kernels_for_bf16()->backward_x(dx, dout, weight, c);
         return;
     }
     const int64_t n = image_elements(&c.windows);
@@ -63,8 +78,8 @@ static void conv2d_backward_x_bf16(Gradient dx, const Real *dout, const Real *we
 static void conv2d_backward_weight_bf16(Gradient dweight, const Real *dout, const Real *x,
                                         Convolution c)
 {
-    if (has_products()) {
-        conv2d_backward_weight_as(TENSOR_BF16, dweight, dout, x, c);
+    if (kernels_for_bf16()) {
+        kernels_for_bf16()->backward_weight(dweight, dout, x, c);
         return;
     }
     Real *upstream = bf16_reals(dout, windows_count(&c.windows) * c.O);

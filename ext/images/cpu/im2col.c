@@ -2,9 +2,9 @@
  * rows of a matrix `windows` [n, height width C] (im2col), which stays in the cache.
  *   forward   out [n, O] = windows weight^T + bias
  *   dx        dout [n, O] weight = the windows' gradients, which are added to their pixels
- *   dweight   dout^T [O, n] windows, summed by each thread over its blocks: in Real over at most
- *             4096 windows, and of these runs in double
- * Groups are computed by the plain kernels. onednn.c where there is oneDNN. */
+ *   dweight   dout^T [O, n] windows, in Real over a run of at most 4096 windows; the runs, whose
+ *             number does not depend on the threads, are added in double, in order
+ * Groups are computed by the plain kernels. */
 #include "ext/images/cpu/conv2d.h"
 #include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/tiles.h"
@@ -92,23 +92,15 @@ static Scratch scratch_part(Scratch all, const Windows *w, int64_t part)
     return (Scratch){ windows, windows + round_up(block_windows(w) * window_size(w), LINE), 0 };
 }
 
-static void scratch_free(Scratch scratch, bool ok)
-{
-    device_workspace_free(scratch.windows);
-    if (!ok)
-        error_raise("op_conv2d: memory is exhausted: a product could not allocate its workspace");
-}
-
 /* Nanoseconds for one window. */
 static double cost(Convolution c)
 {
     return 5 + (double)window_size(&c.windows) * (0.5 + 0.02 * (double)c.O);
 }
 
-void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *weight,
-                       const Real *bias, Convolution c)
+static void conv2d_forward_im2col(Real *out, const Real *x, const Real *weight, const Real *bias,
+                                  Convolution c)
 {
-    (void)type;
     if (c.groups > 1) {
         convolution_plain.forward(out, x, weight, bias, c);
         return;
@@ -118,9 +110,7 @@ void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *we
     const int64_t blocks = (count + block - 1) / block, threads = device_threads();
     Product p = { .n = block, .k = window_size(w), .m = O, .transpose_b = true, .count = 1 };
     const Scratch scratch = scratch_of(w, p, threads);
-    bool ok = true;
-    PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
-               num_threads(device_threads_for(count, cost(c))))
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads_for(count, cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
         for (int64_t b = part * blocks / threads; b < (part + 1) * blocks / threads; b++) {
@@ -130,17 +120,16 @@ void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *we
                 memcpy(to + o, bias, (size_t)O * sizeof *to);
             read_windows(own.windows, x, w, first, n);
             const ProductPiece piece = { to, own.windows, weight, n, O, 1, NULL };
-            ok = multiply_reals(piece, bias, p, own.packed) && ok;
+            multiply_tiles(piece, bias, p, own.packed);
         }
     }
-    scratch_free(scratch, ok);
+    device_workspace_free(scratch.windows);
 }
 
 /* Windows of one image overlap: an image belongs to one thread. */
-void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const Real *weight,
-                          Convolution c)
+static void conv2d_backward_x_im2col(Gradient dx, const Real *dout, const Real *weight,
+                                     Convolution c)
 {
-    (void)type;
     if (c.groups > 1) {
         convolution_plain.backward_x(dx, dout, weight, c);
         return;
@@ -150,8 +139,7 @@ void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const 
     const int64_t block = block_windows(w), threads = device_threads();
     const Product p = { .n = block, .k = O, .m = window_size(w), .count = 1 };
     const Scratch scratch = scratch_of(w, p, threads);
-    bool ok = true;
-    PRAGMA(omp parallel for schedule(static) reduction(&& : ok)
+    PRAGMA(omp parallel for schedule(static)
                num_threads(device_threads_for(windows_count(w), cost(c))))
     for (int64_t part = 0; part < threads; part++) {
         const Scratch own = scratch_part(scratch, w, part);
@@ -163,58 +151,69 @@ void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const 
                 const ProductPiece piece = {
                     own.windows, dout + first * O, weight, n, p.m, 1, NULL
                 };
-                ok = multiply_reals(piece, false, p, own.packed) && ok;
+                multiply_tiles(piece, false, p, own.packed);
                 add_windows(dx.data, own.windows, w, first, n);
             }
         }
     }
-    scratch_free(scratch, ok);
+    device_workspace_free(scratch.windows);
 }
 
-void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *dout, const Real *x,
-                               Convolution c)
+/* Windows per run: whole blocks, MAX_RUN or less. Several threads need several runs; but adding a
+ * run's O size sums in double, which threads do in turn, costs as much as about 10 windows. */
+enum { RUNS = 32, MIN_RUN = 256, MAX_RUN = 4096 };
+static int64_t run_windows(int64_t count, int64_t block)
 {
-    (void)type;
+    const int64_t run = minimum(maximum(count / RUNS, MIN_RUN), MAX_RUN);
+    return maximum(run / block, 1) * block;
+}
+
+/* run [O, size] = dout^T windows, from window `begin` to `end` - 1 */
+static void sum_run_of_windows(Real *run, const Real *dout, const Real *x, const Convolution *c,
+                               Scratch own, int64_t block, int64_t begin, int64_t end)
+{
+    const int64_t size = window_size(&c->windows);
+    for (int64_t first = begin, n; first < end; first += n) {
+        n = minimum(block, end - first);
+        const Product p = { .n = c->O, .k = n, .m = size, .transpose_a = true, .count = 1 };
+        const ProductPiece piece = { run, dout + first * c->O, own.windows, c->O, size, 1, NULL };
+        read_windows(own.windows, x, &c->windows, first, n);
+        multiply_tiles(piece, first > begin, p, own.packed);
+    }
+}
+
+static void conv2d_backward_weight_im2col(Gradient dweight, const Real *dout, const Real *x,
+                                          Convolution c)
+{
     if (c.groups > 1) {
         convolution_plain.backward_weight(dweight, dout, x, c);
         return;
     }
-    enum { RUN = 4096 };
     const Windows *w = &c.windows;
     const int64_t O = c.O, size = window_size(w), count = windows_count(w);
-    const int64_t block = minimum(block_windows(w), RUN), blocks = (count + block - 1) / block;
-    const int64_t threads = minimum(device_threads(), blocks);
-    Product p = { .n = O, .k = block, .m = size, .transpose_a = true, .count = 1 };
+    const int64_t block = minimum(block_windows(w), MAX_RUN), run = run_windows(count, block);
+    const int64_t threads = device_threads(), per_double = sizeof(double) / sizeof(Real);
+    const Product p = { .n = O, .k = block, .m = size, .transpose_a = true, .count = 1 };
     const Scratch scratch = scratch_of(w, p, threads);
-    const int64_t blocks_per_run = RUN / block, per_double = sizeof(double) / sizeof(Real);
-    Real *runs = device_workspace(threads * O * size);
-    double *sums = (double *)(void *)device_workspace(threads * O * size * per_double);
-    bool ok = true;
-    PRAGMA(omp parallel for schedule(static) reduction(&& : ok) firstprivate(p)
+    Real *sums = device_workspace(threads * O * size);
+    double *sum = (double *)(void *)device_workspace(O * size * per_double);
+    memset(sum, 0, (size_t)(O * size) * sizeof *sum);
+    PRAGMA(omp parallel for ordered schedule(dynamic)
                num_threads(device_threads_for(count, cost(c))))
-    for (int64_t part = 0; part < threads; part++) {
-        const Scratch own = scratch_part(scratch, w, part);
-        const int64_t begin = part * blocks / threads, end = (part + 1) * blocks / threads;
-        Real *run = runs + part * O * size;
-        double *sum = sums + part * O * size;
-        memset(sum, 0, (size_t)(O * size) * sizeof *sum);
-        for (int64_t b = begin; b < end; b++) {
-            const int64_t first = b * block, of_run = (b - begin) % blocks_per_run;
-            p.k = minimum(block, count - first);
-            read_windows(own.windows, x, w, first, p.k);
-            const ProductPiece piece = { run, dout + first * O, own.windows, O, size, 1, NULL };
-            ok = multiply_reals(piece, of_run > 0, p, own.packed) && ok;
-            for (int64_t i = 0; (of_run + 1 == blocks_per_run || b + 1 == end) && i < O * size; i++)
-                sum[i] += (double)run[i];
-        }
+    for (int64_t first = 0; first < count; first += run) {
+        const Scratch own = scratch_part(scratch, w, omp_get_thread_num());
+        Real *own_sum = sums + omp_get_thread_num() * O * size;
+        sum_run_of_windows(own_sum, dout, x, &c, own, block, first, minimum(first + run, count));
+        PRAGMA(omp ordered)
+        for (int64_t i = 0; i < O * size; i++)
+            sum[i] += (double)own_sum[i];
     }
-    for (int64_t i = 0; i < O * size; i++) {
-        double sum = 0;
-        for (int64_t part = 0; part < threads; part++)
-            sum += sums[part * O * size + i];
-        gradient_add(dweight, i, (Real)sum);
-    }
-    device_workspace_free((Real *)(void *)sums);
-    device_workspace_free(runs);
-    scratch_free(scratch, ok);
+    for (int64_t i = 0; i < O * size; i++)
+        gradient_add(dweight, i, (Real)sum[i]);
+    device_workspace_free((Real *)(void *)sum);
+    device_workspace_free(sums);
+    device_workspace_free(scratch.windows);
 }
+
+const ConvolutionKernels convolution_im2col = { conv2d_forward_im2col, conv2d_backward_x_im2col,
+                                                conv2d_backward_weight_im2col };

@@ -1,7 +1,7 @@
 /* conv2d by oneDNN's convolution primitive: each thread computes some of the images. Its kernels
  * read weights in a layout of their own, and write their gradient in it; copies are small beside
  * the images. The gradient by the weights is summed by each thread in float32 over its images, and
- * then in double over the threads. im2col.c where there is no oneDNN. */
+ * then in double over the threads. */
 #include "ext/images/cpu/conv2d.h"
 #include "ops/cpu/shared/onednn.h"
 #include "ops/cpu/shared/storage.h"
@@ -203,8 +203,8 @@ static void convolve(ConvolutionPass pass)
 }
 
 /* ------------------------------------------------------------------------------ the passes */
-void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *weight,
-                       const Real *bias, Convolution c)
+static void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *weight,
+                              const Real *bias, Convolution c)
 {
     convolve((ConvolutionPass){ OUT,
                                 c,
@@ -212,8 +212,8 @@ void conv2d_forward_as(TensorType type, Real *out, const Real *x, const Real *we
                                 { (Real *)x, (Real *)weight, (Real *)bias, out } });
 }
 
-void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const Real *weight,
-                          Convolution c)
+static void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const Real *weight,
+                                 Convolution c)
 {
     const Windows *w = &c.windows;
     const int64_t n = w->B * w->H * w->W * w->C;
@@ -233,8 +233,8 @@ void conv2d_backward_x_as(TensorType type, Gradient dx, const Real *dout, const 
     device_workspace_free(values);
 }
 
-void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *dout, const Real *x,
-                               Convolution c)
+static void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *dout,
+                                      const Real *x, Convolution c)
 {
     const int64_t n = c.O * filter_size(&c), parts = parts_of(&c);
     Real *sums = device_workspace(parts * n);
@@ -250,3 +250,46 @@ void conv2d_backward_weight_as(TensorType type, Gradient dweight, const Real *do
     }
     device_workspace_free(sums);
 }
+
+/* --------------------------------------------------------------------------------- both dtypes */
+static void conv2d_forward_onednn(Real *out, const Real *x, const Real *weight, const Real *bias,
+                                  Convolution c)
+{
+    conv2d_forward_as(TENSOR_REAL, out, x, weight, bias, c);
+}
+
+static void conv2d_backward_x_onednn(Gradient dx, const Real *dout, const Real *weight,
+                                     Convolution c)
+{
+    conv2d_backward_x_as(TENSOR_REAL, dx, dout, weight, c);
+}
+
+static void conv2d_backward_weight_onednn(Gradient dweight, const Real *dout, const Real *x,
+                                          Convolution c)
+{
+    conv2d_backward_weight_as(TENSOR_REAL, dweight, dout, x, c);
+}
+
+static void conv2d_forward_onednn_bf16(Real *out, const Real *x, const Real *weight,
+                                       const Real *bias, Convolution c)
+{
+    conv2d_forward_as(TENSOR_BF16, out, x, weight, bias, c);
+}
+
+static void conv2d_backward_x_onednn_bf16(Gradient dx, const Real *dout, const Real *weight,
+                                          Convolution c)
+{
+    conv2d_backward_x_as(TENSOR_BF16, dx, dout, weight, c);
+}
+
+static void conv2d_backward_weight_onednn_bf16(Gradient dweight, const Real *dout, const Real *x,
+                                               Convolution c)
+{
+    conv2d_backward_weight_as(TENSOR_BF16, dweight, dout, x, c);
+}
+
+const ConvolutionKernels convolution_onednn = { conv2d_forward_onednn, conv2d_backward_x_onednn,
+                                                conv2d_backward_weight_onednn };
+const ConvolutionKernels convolution_onednn_bf16 = { conv2d_forward_onednn_bf16,
+                                                     conv2d_backward_x_onednn_bf16,
+                                                     conv2d_backward_weight_onednn_bf16 };

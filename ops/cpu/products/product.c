@@ -1,11 +1,13 @@
 /* Matrix products on the CPU. out is split into one piece per thread, and each thread computes its
  * piece as a product of its own: by register tiles (tiles.c), or by oneDNN (onednn.c) where the
- * build has it and it is faster. */
+ * build has it, the device allows it and it is faster. By tiles an element is the same in any
+ * piece. */
 #include "ops/cpu/shared/multiply.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/packing.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
+#include "tensor/internal.h"
 
 /* The start of part `part` of `size` elements: a multiple of a cache line. */
 static int64_t part_start(int64_t size, int64_t part, int64_t parts)
@@ -40,28 +42,31 @@ static ProductPiece product_piece(Result out, Operand a, Operand b, const Real *
                            .bias = bias && !by_rows ? bias + begin : bias };
 }
 
-bool multiply_reals(ProductPiece piece, bool accumulate, Product p, Real *packed)
+bool uses_onednn(void)
+{
+#ifdef TAPEGRAD_ONEDNN
+    return !device_is_repeatable(device_current());
+#else
+    return false;
+#endif
+}
+
+/* Returns false if memory is exhausted. onednn: uses_onednn() of the caller, since the device is
+ * current in its thread alone. */
+static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool accumulate,
+                           Product p, Real *packed, bool onednn)
 {
 #ifdef TAPEGRAD_ONEDNN
     /* Multiplications from which oneDNN's product is faster: of many rows, and of few. */
     enum { FEW = 8, MANY_WORK = 1 << 18, FEW_WORK = 1 << 13 };
-    if (piece.n * piece.m * p.k >= (piece.n > FEW ? MANY_WORK : FEW_WORK))
-        return multiply_onednn(piece, accumulate, p);
-#endif
-    multiply_tiles(piece, accumulate, p, packed);
-    return true;
-}
-
-/* Returns false if memory is exhausted. */
-static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool accumulate,
-                           Product p, Real *packed)
-{
-#ifdef TAPEGRAD_ONEDNN
     if (type == TENSOR_BF16)
         return multiply_bf16(piece, out.type, accumulate, p);
+    if (onednn && piece.n * piece.m * p.k >= (piece.n > FEW ? MANY_WORK : FEW_WORK))
+        return multiply_onednn(piece, accumulate, p);
 #endif
-    (void)out, (void)type;
-    return multiply_reals(piece, accumulate, p, packed);
+    (void)out, (void)type, (void)onednn;
+    multiply_tiles(piece, accumulate, p, packed);
+    return true;
 }
 
 /* With at least one product per thread, or little work, each thread computes whole products;
@@ -69,7 +74,7 @@ static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool
  * another. */
 void product_with_bias(Result out, Operand a, Operand b, const Real *bias, Product p)
 {
-    const bool shared = p.out_step == 0, bf16 = a.type == TENSOR_BF16;
+    const bool shared = p.out_step == 0, bf16 = a.type == TENSOR_BF16, onednn = uses_onednn();
     /* Nanoseconds per product. */
     const double cost = 500 + (bf16 ? 0.008 : 0.015) * (double)(p.n * p.m * p.k);
     const bool small = (double)p.count * cost < MIN_WORK;
@@ -90,7 +95,9 @@ void product_with_bias(Result out, Operand a, Operand b, const Real *bias, Produ
             const ProductPiece piece =
                 product_piece(out, a, b, bias, p, first, at_once, item % parts, parts);
             if (piece.n > 0 && piece.m > 0)
-                ok = multiply_piece(piece, out, a.type, accumulate, p, packed + item * size) && ok;
+                ok = multiply_piece(piece, out, a.type, accumulate, p, packed + item * size,
+                                    onednn) &&
+                     ok;
         }
     }
     device_workspace_free(packed);

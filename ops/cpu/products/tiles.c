@@ -183,7 +183,9 @@ static void pack_a(Real *to, const Real *a, Product p, int64_t n, int64_t i, int
 
 /* --------------------------------------------------------------------------------------- few rows
  * out = a b^T of one or two rows: transposing b would cost more than the product, so that every
- * element is a dot product. LANES of them are summed at a time. */
+ * element is a dot product. LANES of them are summed at a time. A piece of one or two rows of a
+ * larger product is computed by tiles like its other rows: a sum's order does not depend on how the
+ * product is divided. */
 enum { MAX_DOT_ROWS = 2 };
 
 /* Element i of the result is the sum of x[i]: every step adds the halves of pairs of vectors. */
@@ -258,7 +260,7 @@ void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *b_bloc
 {
     _Alignas(VECTOR_BYTES)
         Real a_block[MAX_ROWS * A_ROW > TERMS * A_COLUMN ? MAX_ROWS * A_ROW : TERMS * A_COLUMN];
-    if (p.transpose_b && !p.transpose_a && piece.n <= MAX_DOT_ROWS) {
+    if (p.transpose_b && !p.transpose_a && p.n <= MAX_DOT_ROWS) {
         multiply_few_rows(piece, accumulate, p);
         return;
     }

@@ -13,9 +13,9 @@ typedef struct ProductPiece {
     const Real *bias; /* [m] or NULL; bf16: added to each row before it is rounded */
 } ProductPiece;
 
-/* One product of Reals, by the faster one of the following; packed as there. Returns false if
- * memory is exhausted. */
-bool multiply_reals(ProductPiece piece, bool accumulate, Product p, Real *packed);
+/* Whether kernels of the current device may call oneDNN: false in a build without it, and on
+ * "cpu:repeatable", since its results depend on how a product is divided. */
+bool uses_onednn(void);
 
 /* One product of Reals by register tiles (tiles.c). packed: product_workspace(p) Reals, aligned to
  * a cache line. */

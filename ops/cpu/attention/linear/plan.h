@@ -1,14 +1,17 @@
-/* The plan of linear attention on the CPU: the form, chosen by sizes and threads, and segments. */
+/* The plan of linear attention on the CPU: the form and segments. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 
 #include "ops/attention/shared/arguments.h"
 #include "ops/cpu/attention/linear/scan.h"
 #include "ops/cpu/attention/linear/tuned.h"
+#include "tensor/internal.h"
 
 enum {
     CHUNK = 16, /* positions per chunk of the recurrent form */
     GROUP = 8,  /* maximum number of heads per item of work */
+    SEGMENTS = 16,
+    MIN_SEGMENT = 128,
 };
 
 /* A pass over tensors [B, N, H, M] and den [B, N, H]. Query, key, value, out and their gradients
@@ -57,13 +60,15 @@ static int64_t max_length(const AttentionInputs *x)
     return length;
 }
 
-/* The form, chosen by sizes and threads if it is not given, and the positions per chunk. */
+/* The form and the positions per chunk. Where no form is given sizes choose it and, unless the
+ * device is repeatable, the threads: with fewer heads than threads the chunk-parallel form, which
+ * takes one thread 1.1 to 1.6 times as long as the recurrent one. */
 static AttentionForm choose_form(ScanPlan *p, int64_t length)
 {
     const AttentionInputs *x = p->x;
     const Tuned tuned = tuned_for(maximum(p->D, p->M));
     AttentionForm form = p->causal ? p->options->form : FORM_RECURRENT;
-    const bool few_heads = x->B * x->H < p->threads;
+    const bool few_heads = x->B * x->H < p->threads && !device_is_repeatable(device_current());
     if (!form)
         form = length <= tuned.quadratic                   ? FORM_QUADRATIC
                : few_heads && length >= tuned.min_parallel ? FORM_CHUNK_PARALLEL
@@ -76,7 +81,8 @@ static AttentionForm choose_form(ScanPlan *p, int64_t length)
     return form;
 }
 
-/* The chunk-parallel form has enough segments to keep all threads busy to the end. The backward
+/* The chunk-parallel form has SEGMENTS of all heads, but of at least MIN_SEGMENT positions each: a
+ * number that does not depend on the threads, since it decides the order of sums. The backward
  * pass of the other forms has segments of 64 D positions where the states at their boundaries,
  * [D, M] each, take less memory than dden of the whole sequence. With a decay, dl's sum restarts
  * every 32 D positions: the scan for da stores the states there, and dden of the whole sequence. */
@@ -86,8 +92,8 @@ static void choose_segments(ScanPlan *p, AttentionForm form, int64_t length)
     p->segment = maximum(length, 1);
     p->parallel = form == FORM_CHUNK_PARALLEL;
     if (p->parallel) {
-        const int64_t wanted = maximum(4 * p->threads / (x->B * x->H), 2);
-        p->segment = maximum((length + wanted - 1) / wanted, 1);
+        const int64_t wanted = maximum(SEGMENTS / (x->B * x->H), 2);
+        p->segment = maximum((length + wanted - 1) / wanted, MIN_SEGMENT);
     } else if (p->causal && p->backward && form != FORM_QUADRATIC) {
         p->queries_first = p->options->log_decay;
         if (p->queries_first || p->M < 64)

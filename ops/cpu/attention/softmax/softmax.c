@@ -76,19 +76,26 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     return used;
 }
 
+/* Units per head: enough for all threads; on a repeatable device for 8, since their number decides
+ * the order in which a head's dk and dv are added up. */
+static int64_t segments_of(const AttentionInputs *a)
+{
+    const int64_t heads = a->B * a->H, tiles = (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES;
+    const int64_t units = device_is_repeatable(device_current()) ? 8 : device_threads();
+    return minimum((units + heads - 1) / heads, tiles);
+}
+
 static SoftmaxPlan plan_softmax(TensorType type, const AttentionInputs *a, bool causal,
                                 bool backward)
 {
-    int64_t threads = device_threads(), heads = a->B * a->H;
     SoftmaxPlan p = { .type = (int)type,
                       .a = a,
                       .causal = causal,
                       .limited = attention_is_limited(a),
                       .keys = round_up(a->keys, SOFTMAX_KEYS),
-                      .segments = minimum((threads + heads - 1) / heads,
-                                          (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES) };
-    p.units = heads * p.segments;
-    p.workspaces = p.segments > 1 ? p.units : threads;
+                      .segments = segments_of(a) };
+    p.units = a->B * a->H * p.segments;
+    p.workspaces = p.segments > 1 ? p.units : device_threads();
     p.size = allocate_unit(&(SoftmaxUnit){ 0 }, &p, NULL, backward);
     return p;
 }
