@@ -39,7 +39,8 @@ static Model model_new(Device *device)
         .dropout = 0.1,
         .attention =
             nn_causal_linear_attention(model.params, (CausalLinearConfig){ .unnormalized = false }),
-        .layer_attention = { [1] = nn_causal_softmax_attention(model.params) }
+        .layer_attention = { [1] = nn_causal_softmax_attention(model.params,
+                                                               (CausalSoftmaxConfig){ 0 }) }
     };
     model.embedding = nn_embedding(model.params, "embedding", SYMBOLS, WIDTH);
     model.transformer = nn_transformer(model.params, "transformer", config);
@@ -123,7 +124,7 @@ static Real *decoded(Device *device, GenerationConfig config, bool softmax, int 
     test_set_threads(threads);
     Params *params = params_new(device, 5);
     const AttentionKind *kind =
-        softmax ? nn_causal_softmax_attention(params)
+        softmax ? nn_causal_softmax_attention(params, (CausalSoftmaxConfig){ 0 })
                 : nn_causal_linear_attention(params, (CausalLinearConfig){ .unnormalized = false });
     const Transformer transformer = nn_transformer(params, "",
                                                    (TransformerConfig){ .layers = 2,

@@ -40,8 +40,9 @@ typedef struct GatedLinearConfig {
  * layer's input x:
  *     l = log sigmoid(x W1^T W2^T + b) / temperature
  * with the weights decay.down.weight, W1 [decay_rank, width], decay.up.weight, W2 [width,
- * decay_rank], and decay.up.bias. A decay of nn_gated_attention is added to l. Nothing bounds its results: wrap it in
- * nn_gated_attention, which adds a norm per head, and with output_gate the paper's gate. */
+ * decay_rank], and decay.up.bias. A decay of nn_gated_attention is added to l. Nothing bounds its
+ * results: wrap it in nn_gated_attention, which adds a norm per head, and with output_gate the
+ * paper's gate. */
 const AttentionKind *nn_gated_linear_attention(Params *params, GatedLinearConfig config);
 
 #ifdef __cplusplus
