@@ -137,7 +137,7 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
 # are built where a test runs some.
 CHOSEN    = $(filter-out $(LEAVE_OUT:%=$(BUILD)/tests/%),$(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(1)),$(1)))
 TESTS    := $(call CHOSEN,$(TESTS))
-TRAINING := test_copy_task test_images test_language_model test_options test_programs test_speech
+TRAINING := $(addprefix test_,conversion copy_task export images language_model options programs speech)
 RUNS_PROGRAMS := $(TRAINING) $(notdir $(wildcard tests/test_*.sh))
 WITH_PROGRAMS := $(call CHOSEN,$(RUNS_PROGRAMS:%=$(BUILD)/tests/%))
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
@@ -262,9 +262,10 @@ $(BUILD)/tests/test_speech: $(call part,$(addprefix speech/,decode features data
     $(call part,$(addprefix shared/,attention program options))
 $(BUILD)/examples/convolution $(BUILD)/bench/kann_tasks: LIBS += -lz
 $(BUILD)/programs/images $(PICTURES): LIBS += -lpng -lz
-$(BUILD)/tests/test_language_model: $(call part,$(addprefix language_model/,export model options source tokens vocabulary) \
+LANGUAGE_TESTS := $(addprefix $(BUILD)/tests/test_,conversion export language_model vocabulary)
+$(LANGUAGE_TESTS): $(call part,$(addprefix language_model/,export model options source tokens vocabulary) \
     $(addprefix shared/,attention options program gzip/reader))
-$(BUILD)/programs/language_model $(BUILD)/tests/test_language_model: LIBS += -lz
+$(BUILD)/programs/language_model $(LANGUAGE_TESTS): LIBS += -lz
 $(BUILD)/programs/images $(BUILD)/programs/language_model: $(call part,shared/gzip/reader)
 $(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
