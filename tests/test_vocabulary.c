@@ -1,5 +1,5 @@
 /* examples/language_model: vocabularies, and streams of text. */
-#include "examples/language_model/vocabulary.h"
+#include "examples/language_model/tokens.h"
 #include "tests/language_model.h"
 
 /* --------------------------------------------------------------------------------- vocabularies */
