@@ -859,7 +859,8 @@ TEST(bad_options_are_one_sentence)
     assert_fails(2, "--temperature nan: expected a number", "sample --temperature nan");
     assert_fails(2, "--top-p 2: expected a number from 1e-06 to 1\n", "sample --top-p 2");
     assert_fails(2, "--top-p 0: expected a number from 1e-06 to 1\n", "sample --top-p 0");
-    assert_fails(2, "--device tpu: expected auto, plain, cpu or cuda\n", "sample --device tpu");
+    assert_fails(2, "--device tpu: expected auto, plain, cpu, cpu:repeatable or cuda\n",
+                 "sample --device tpu");
     assert_fails(2, "words: expected another file than --train ",
                  "train --train @/words --valid @/valid.txt --save @/words");
     assert_fails(2, "learned: expected without --resume ",

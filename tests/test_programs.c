@@ -587,11 +587,11 @@ static const struct {
     { "--dropout nan", ": --dropout nan: expected a number from 0 to 0.9\n" },
     { "--learning-rate 0.1x", ": --learning-rate 0.1x: expected a number from 1e-06 to 1\n" },
     { "--features mean", ": --features mean: expected elu+1, relu, softplus, identity, "
-                         "squared-relu, polynomial or random\n" },
+                         "squared-relu, polynomial, random or fourier\n" },
     { "--attention mean", ": --attention mean: expected " },
     { "--attention softmax --features relu",
       ": --features relu: expected without --attention softmax" },
-    { "--device tpu", ": --device tpu: expected auto, plain, cpu or cuda\n" },
+    { "--device tpu", ": --device tpu: expected auto, plain, cpu, cpu:repeatable or cuda\n" },
     { "--precision int8", ": --precision int8: expected float32, tf32, bf16 or auto\n" },
     { "--preset slow", ": --preset slow: expected " },
     { "--bogus", ": unrecognized option '--bogus'; --help lists all\n" },
