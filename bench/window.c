@@ -132,6 +132,12 @@ int main(int argc, char **argv)
                                  { .name = NULL } };
     BenchOptions options =
         bench_begin_with(argc, argv, "softmax attention's time per visible tile", more);
+    if (shortest % DOCUMENT != 0 || longest < shortest) {
+        fprintf(stderr,
+                "--shortest is %lld, expected a multiple of %d, and at most --longest, %lld\n",
+                (long long)shortest, DOCUMENT, (long long)longest);
+        return 2;
+    }
     if (device_is_cuda(options.device)) {
         fprintf(stderr, "--device is %s, expected plain or cpu: calls are timed without waiting\n",
                 device_name(options.device));

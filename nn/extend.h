@@ -126,12 +126,12 @@ struct AttentionKind {
     const AttentionKind *inner; /* the kind that it wraps, or NULL */
     bool crosses;               /* queries and keys may be of different sequences */
     bool takes_mask;
-    bool decays;          /* it reads the context's log_decay */
-    bool is_unnormalized; /* nothing bounds its results */
-    bool has_cache;       /* a decode step attends to the keys of the positions before */
-    int64_t window; /* with a cache: of these to the last `window`, its own included, and to */
-    int64_t sinks;  /* the first `sinks`; a window of 0: to all */
-    int states;     /* it continues from: their number, at most MAX_ATTENTION_STATES */
+    bool decays;           /* it reads the context's log_decay */
+    bool is_unnormalized;  /* nothing bounds its results */
+    bool has_cache;        /* a decode step attends to the keys of the positions before */
+    int64_t window, sinks; /* of a kind with a cache: a step attends to the last `window` positions,
+                            * its own included, and to the first `sinks`; a window of 0: to all */
+    int states;            /* it continues from: their number, at most MAX_ATTENTION_STATES */
     AttentionState (*state)(const AttentionKind *kind, int state, AttentionSizes sizes);
     /* A copy with the weights of the layer `name`; NULL: it has none. */
     const AttentionKind *(*of_layer)(const AttentionKind *kind, Params *params, const char *name,

@@ -49,9 +49,9 @@ void error_set_default(ErrorHandler *handler);
 /* Whether the device computes with the plain kernels (device_open("plain")). */
 bool device_is_plain(const Device *device);
 
-/* Whether bits may not depend on the number of threads (device_open("cpu:repeatable")). Kernels of
- * the CPU backend sum in an order that does not; what else is chosen by threads, or computed by
- * oneDNN, asks this function. */
+/* Whether the bits of results must not depend on the number of threads: device_open(
+ * "cpu:repeatable"). A kernel calls it before it chooses by the number of threads how sums are
+ * divided, or calls oneDNN. */
 bool device_is_repeatable(const Device *device);
 
 /* Makes the device the thread's current one, on which kernels launch and whose memory their

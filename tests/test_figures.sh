@@ -153,6 +153,8 @@ check "where it stopped" [ "$(grep '^==' "$directory/contexts.txt")" = "== linea
 check "with a table" grep -q "^linear  *32  held out [0-9.]* bits per byte, seeds 1, spikes in [0-9]* tens of steps$" "$directory/contexts.txt"
 check "contexts of two seeds" $contexts --contexts 16 --attentions linear --seeds "1 2" --output "$directory/contexts"
 check "with their deviation" [ "$(grep -c "^linear  *16  held out [0-9.]* (0.[0-9]*) bits per byte, seeds 2," "$directory/said")" = 1 ]
+check "contexts with windows" $contexts --contexts 16 --attentions "window based" --output "$directory/windows"
+draws && check "windows.svg has both" [ "$(grep -o '>window<\|>based<' "$directory/windows.svg" | sort -u | tr -d '\n')" = ">based<>window<" ]
 check "sizes" bench/sizes --build "$build" --data "$directory/books" --tokens 32 --steps 51 --evaluate-every 51 --device cpu \
     --contexts 16 --sizes "1 2" --attentions "linear delta" --seeds "1 2" --output "$directory/sizes"
 check "sizes.csv has all runs" [ "$(cut -d, -f1-3 "$directory/sizes.csv" | tail -n +2 | sort | tr '\n' ' ')" = \

@@ -787,7 +787,7 @@ TEST(two_decays_raise)
         CONFIG(.attention = KIND_DELTA_RULE, .decay = DECAY_CONSTANT, .decay_rank = 2);
     const Attention attention = nn_attention(params, "a", test_config(params, both));
     assert_raises("nn_delta_rule_attention: decay_rank is 2, and nn_gated_attention has a decay "
-                  "too, expected one of both",
+                  "too, expected one of the two",
                   nn_attention_forward(tape, &attention, layer_input(tape), all_keys));
     tape_free(tape);
     params_free(params);

@@ -31,8 +31,9 @@ static void copy_to_cache(const LayerState *layer, const Tensor *heads, int64_t 
     }
 }
 
-/* Appends keys and values to the cache, of a full one without positions that none of the next ones
- * attends to. Positions of x after counts are padding. */
+/* Appends keys and values to the cache. If they are more than a ring buffer holds, only the sinks
+ * and the last positions are stored: no later one attends to the others. Positions of x after
+ * counts are padding. */
 static void append_to_cache(Tape *tape, Tensor *packed, const AttentionCache *cache)
 {
     const LayerState *layer = cache->state;

@@ -43,9 +43,9 @@ void nn_transformer_state_free(TransformerState *state);
  * belongs to the state and is valid until the next step. It takes no tape. Layers that differ, or
  * have a window, a learned sink, gates or rotary positions, decode by operations: then it allocates
  * memory in the first two calls, otherwise in the first one alone. It may be part of a replayed
- * step, but on CUDA not where it decodes by operations. Raises when a sequence
- * already has max_length positions (a replay cannot detect this: the result is NaN), and when x
- * requires a gradient. */
+ * step, but on CUDA not where it decodes by operations. Raises when a sequence already has
+ * max_length positions (a replay cannot detect this: the result is NaN), and when x requires a
+ * gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,

@@ -105,7 +105,7 @@ static Tensor *log_decay_of_context(Tape *tape, const DeltaKind *delta,
         tape_error(
             tape,
             "nn_delta_rule_attention: decay_rank is %lld, and nn_gated_attention has a decay "
-            "too, expected one of both",
+            "too, expected one of the two",
             (long long)delta->config.decay_rank);
     Tensor *z = nn_linear_forward(tape, &delta->decay_down, context->x);
     z = op_cast(tape, nn_linear_forward(tape, &delta->decay_up, z), TENSOR_REAL);

@@ -100,6 +100,10 @@ const AttentionKind *nn_feature_attention(Params *params, FeatureConfig config)
     if (config.features < FEATURES_SQUARED_RELU || config.features > FEATURES_FOURIER)
         error_raise("%s: there are no features %d", function, (int)config.features);
     shape_need_size(function, "projections", &config.projections, 0, 1 << 20);
+    if (config.projections && config.features < FEATURES_RANDOM)
+        error_raise("%s: projections is %lld, expected 0: random and Fourier features alone have "
+                    "projections",
+                    function, (long long)config.projections);
     FeatureKind *features = params_memory(params, sizeof *features);
     *features = (FeatureKind){ .kind = nn_kind_around(inner),
                                .projections = config.projections,

@@ -45,7 +45,8 @@ typedef struct FeatureConfig {
     const AttentionKind *inner; /* NULL: causal linear; or linear or causal linear attention with
                                  * FEATURE_MAP_IDENTITY */
     Features features;
-    int64_t projections; /* 2 * head_dim; the features of FEATURES_RANDOM, half of FOURIER's */
+    int64_t projections; /* 2 * head_dim, of FEATURES_RANDOM and FEATURES_FOURIER, which have one
+                          * and two features per projection; other features have none */
 } FeatureConfig;
 
 /* The inner kind of the features of queries and keys. The projection of FEATURES_RANDOM and

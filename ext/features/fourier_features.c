@@ -8,10 +8,12 @@
  * As weights of attention the queries' factor cancels: they are softmax attention's, times
  * e^(-|k|^2 / 2), so equal where all keys have one length.
  *
- * One estimate varies by up to 1 / sqrt F and is negative where the Gaussian is smaller than that.
- * So a sum of weights may be near 0 or below it, and the quotient large: op_random_features, whose
- * values are positive, were found for that reason. A composition, without a kernel of its own; in
- * bf16 it rounds y, an error of up to 2^-9 |y_rf|. */
+ * With u = q - k the variance of cos(w_f.u) is (1 + e^(-2 |u|^2)) / 2 - e^(-|u|^2), so an estimate
+ * from F independent rows has the standard deviation
+ *     (1 - e^(-|u|^2)) / sqrt(2 F)
+ * and is often negative where the Gaussian is smaller than that. So a sum of weights may be near 0
+ * or below it, and the quotient large; op_random_features, whose values are positive, avoid that. A
+ * composition, without a kernel of its own; in bf16 it rounds y, an error of up to 2^-9 |y_rf|. */
 #include "ext/features/features.h"
 #include "extend.h"
 

@@ -99,7 +99,8 @@ const AttentionKind *nn_gated_linear_attention(Params *params, GatedLinearConfig
     if (config.temperature == 0)
         config.temperature = 16;
     if (!(config.temperature > 0 && config.temperature < INFINITY))
-        error_raise("%s: temperature is %g, expected more than 0", function, config.temperature);
+        error_raise("%s: temperature is %g, expected more than 0, and finite, or 0 for 16",
+                    function, config.temperature);
     GatedLinearKind *gated = params_memory(params, sizeof *gated);
     gated->config = config;
     gated->kind = (AttentionKind){ .name = "gated linear",

@@ -7,8 +7,9 @@
  *
  * Forward
  *     S_i = diag(e^(l_i)) S_{i-1} + k_i v_i^T      out_i = S_i^T q_i
- * so that out_i = sum_{j<=i} (q_i.(e^(c_i - c_j) o k_j)) v_j with c_i = l_1 + .. + l_i, and o the
- * product by elements: every key dimension forgets at a rate of its own.
+ * so that with c_i = l_1 + .. + l_i, and o the product by elements,
+ *     out_i = S_0^T (e^(c_i) o q_i) + sum_{j<=i} (q_i.(e^(c_i - c_j) o k_j)) v_j
+ * and every key dimension forgets at a rate of its own.
  *
  * Backward, from g_i = dL/dout_i and the upstream gradient F of the output S_N; every d below is a
  * derivative of L

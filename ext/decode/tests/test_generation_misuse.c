@@ -28,7 +28,7 @@ TEST(states_are_of_causal_linear_or_softmax_attention)
     }
     begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .softmax = { .prefix = 2 } });
     assert_raises(STATE "the transformer's attention is prefix softmax, expected causal linear, "
-                        "causal softmax or the delta rule",
+                        "gated linear, causal softmax or the delta rule",
                   new_state(1, LENGTH));
     end();
     begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX, .decay = DECAY_CONSTANT });

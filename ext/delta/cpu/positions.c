@@ -16,7 +16,7 @@
  * pending_d times the stored row T_d, which is multiplied by factor_d: 1 until pending_d would be
  * below 1/2, then all that is pending. The sums of log decays are in double. Reads multiply k and q
  * by pending, writes divide them by it; in reverse too, where the decay of position i + 1 lies
- * between the two. No exponent is positive, and a log decay of -infinity makes factor_d 0.
+ * between reads and writes. No exponent is positive, and a log decay of -infinity makes factor_d 0.
  *
  * dl_i is a cumulative sum from the first position of a segment, where it is the product of the
  * rows of S and R before: R is stored per segment, so that errors do not grow with the length. */
@@ -153,7 +153,7 @@ static const Real *log_decays_at(const DeltaScan *s, int64_t position)
     return position < s->keys ? s->rule->log_decay + (position * x->H + s->h) * x->D : NULL;
 }
 
-/* pending after position's decay, as of row d */
+/* pending of row d after the decay l; l NULL: 0 */
 static double pending_of_row(const DeltaScan *s, const Real *l, int64_t d)
 {
     return exp(s->log_pending[d] + (l ? (double)l[d] : 0));
@@ -345,7 +345,7 @@ ALWAYS_INLINE void delta_scan_rows(bool reverse, int vectors, const DeltaScan *s
     }
 }
 
-/* The packed positions, in all blocks: as functions, in one place each for the compiler. */
+/* The packed positions, in all blocks: the two functions above are inlined in these alone. */
 WHOLE_VECTORS static void delta_scan_columns_forward(const DeltaScan *s)
 {
     int64_t c = 0;
@@ -441,7 +441,7 @@ static void begin_segment(const DeltaScan *s, int64_t first)
     }
 }
 
-/* dl_i, then dl_{i+1} = dl_i - q_i.Z_i g_i + beta_i k_i.z_i + k_i.R'_i u_i, by rows */
+/* dl_i, then dl_{i+1} = dl_i - q_i o Z_i g_i + beta_i k_i o z_i + k_i o R'_i u_i, o by elements */
 static void sum_log_decays_of(const DeltaScan *s, const Real *Ru, int64_t i)
 {
     const int64_t D = s->D;

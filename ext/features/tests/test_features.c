@@ -452,6 +452,10 @@ TEST(unknown_feature_maps_raise)
         nn_causal_linear_attention(params, (CausalLinearConfig){ .features = (FeatureMap)4 }));
     assert_raises("nn_linear_attention: there is no feature map -1",
                   nn_linear_attention(params, (FeatureMap)-1));
+    config = (FeatureConfig){ .features = FEATURES_POLYNOMIAL, .projections = 4 };
+    assert_raises("nn_feature_attention: projections is 4, expected 0: random and Fourier features "
+                  "alone have projections",
+                  nn_feature_attention(params, config));
 #define NOT_IDENTITY(name)                                                                         \
     "nn_feature_attention: inner is " name " attention, expected linear or causal linear "         \
     "attention with FEATURE_MAP_IDENTITY"

@@ -96,7 +96,8 @@ static GlaPass gla_pass(TensorType type, const GatedLinear *s, bool backward)
 typedef struct GlaItem {
     const GlaPass *pass;
     GlaBuffers m;                      /* the thread's */
-    int64_t head, h, begin, end, keys; /* its positions of all; those from keys on are masked */
+    int64_t head, h, begin, end, keys; /* begin <= i < end of the positions of all sequences; from
+                                        * keys on they are masked */
 } GlaItem;
 
 static GlaItem gla_item(const GlaPass *p, int64_t head)
@@ -205,7 +206,7 @@ ALWAYS_INLINE void gla_scan(bool transposed, bool reverse, GlaScan s)
         }
 }
 
-/* The four, as functions of their own: in one place each for the compiler. */
+/* The four scans: gla_scan is inlined once into each. */
 WHOLE_VECTORS static void scan_out(GlaScan s)
 {
     gla_scan(false, false, s);
@@ -231,9 +232,9 @@ WHOLE_VECTORS static void scan_dv(GlaScan s)
 /* Some positions of an item. */
 typedef struct GlaChunk {
     GlaItem *item;
-    int64_t first, count; /* positions of all; */
-    int64_t keys;         /* those that are not masked */
-    bool waits;           /* some of its decays: f is not 1 */
+    int64_t first, count; /* first: of the positions of all sequences */
+    int64_t keys;         /* positions that are not masked: the first ones */
+    bool waits;           /* whether any of its decays does; else f is 1, and not computed */
 } GlaChunk;
 
 static GlaChunk gla_chunk(GlaItem *item, int64_t first)
@@ -358,7 +359,8 @@ static void gla_load_decay(GlaChunk *c, bool reverse)
         exponentials(m->f, c->count * D);
 }
 
-/* rows [count, D] times f, or divided by it, if decays wait: in `to`; returns the product */
+/* rows [count, D] multiplied, or divided, by f: stored in `to`, which is returned. Where no decay
+ * waits f is 1: returns rows. */
 WHOLE_VECTORS static const Real *times_f(const GlaChunk *c, Real *to, const Real *rows)
 {
     const Real *f = c->item->m.f;

@@ -477,8 +477,13 @@ TEST(misuse_of_the_kind_raises)
         "nn_gated_linear_attention: decay_rank is -1, expected 1 to 1048576, or 0 for the "
         "default",
         nn_gated_linear_attention(params, (GatedLinearConfig){ .decay_rank = -1 }));
-    assert_raises("nn_gated_linear_attention: temperature is -2, expected more than 0",
+    assert_raises("nn_gated_linear_attention: temperature is -2, expected more than 0, and finite, "
+                  "or 0 for 16",
                   nn_gated_linear_attention(params, (GatedLinearConfig){ .temperature = -2 }));
+    assert_raises(
+        "nn_gated_linear_attention: temperature is inf, expected more than 0, and "
+        "finite, or 0 for 16",
+        nn_gated_linear_attention(params, (GatedLinearConfig){ .temperature = INFINITY }));
     params_free(params);
 }
 

@@ -1,9 +1,9 @@
 /* CPU kernels of softmax attention; softmax.c has the derivation.
  *
- * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
- * query tile of a head. A unit iterates over its query tiles and, for each, over the key tiles
- * (softmax_tiles.h) with keys that any of its queries sees (visible.h). It packs keys and values
- * when the first query tile sees them. */
+ * A unit of work is one head of one sequence or, where heads are few (segments_of), every
+ * segments-th query tile of a head. A unit iterates over its query tiles and, for each, over the
+ * key tiles (softmax_tiles.h) with keys that any of its queries sees (visible.h). It packs the keys
+ * and values that a query tile sees and no earlier one did. */
 #include "ops/attention/softmax/visible.h"
 #include "ops/cpu/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
@@ -76,8 +76,9 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
     return used;
 }
 
-/* Units per head: enough for all threads; on a repeatable device for 8, since their number decides
- * the order in which a head's dk and dv are added up. */
+/* Units per head, at most one per query tile, so that all heads have a unit per thread; on a
+ * repeatable device 8 units, since their number decides the order in which a head's dk and dv are
+ * added up. */
 static int64_t segments_of(const AttentionInputs *a)
 {
     const int64_t heads = a->B * a->H, tiles = (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES;
