@@ -77,12 +77,12 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
 }
 
 /* Units per head, at most one per query tile, so that all heads have a unit per thread; on a
- * repeatable device 8 units, since their number decides the order in which a head's dk and dv are
+ * repeatable device 4 units, since their number decides the order in which a head's dk and dv are
  * added up. */
 static int64_t segments_of(const AttentionInputs *a)
 {
     const int64_t heads = a->B * a->H, tiles = (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES;
-    const int64_t units = device_is_repeatable(device_current()) ? 8 : device_threads();
+    const int64_t units = device_is_repeatable(device_current()) ? 4 : device_threads();
     return minimum((units + heads - 1) / heads, tiles);
 }
 
