@@ -183,8 +183,7 @@ static Tensor *strong_linear(const StrongCase *c)
 {
     return op_causal_linear_attention(
         c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
-        (CausalLinearAttentionOptions){ .eps = 1e-6,
-                                        .log_decay = c->log_decay[0][c->strength] },
+        (CausalLinearAttentionOptions){ .eps = 1e-6, .log_decay = c->log_decay[0][c->strength] },
         NULL);
 }
 

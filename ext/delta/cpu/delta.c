@@ -13,9 +13,10 @@
  *     R <- e^(c_C) R + (diag(e^c) Q)^T G - (diag(e^c) K)^T dV
  *
  * Decays are products of the e^(l_i), or exponentials of sums, never a quotient: past_i = e^(c_i),
- * future_i = e^(c_C - c_i) and E_ij = e^(c_i - c_j), all <= 1, so that strong decays become 0, before
- * they are subnormal, and nothing overflows. Weak ones are not applied to a state chunk by chunk, which would add up their
- * rounding: S is stored without its factor `pending`, until that is below 1/2.
+ * future_i = e^(c_C - c_i) and E_ij = e^(c_i - c_j), all <= 1, so that strong decays become 0,
+ * before they are subnormal, and nothing overflows. Weak ones are not applied to a state chunk by
+ * chunk, which would add up their rounding: S is stored without its factor `pending`, until that is
+ * below 1/2.
  *
  * The log decay's gradient dl_i is a sum over pairs of a position t >= i and a position j < i. With
  * S before the chunk and R after it
@@ -222,8 +223,7 @@ static DeltaChunk load_chunk(DeltaItem *item, int64_t first, bool reverse)
     memset(m->E, 0, (size_t)(c.rows * DELTA_CHUNK) * sizeof *m->E);
     for (int64_t i = 0; i < c.rows; i++) {
         for (int64_t j = 0; i > 0 && j < DELTA_CHUNK; j++)
-            m->E[i * DELTA_CHUNK + j] =
-                flush_factor(m->decay[i] * m->E[(i - 1) * DELTA_CHUNK + j]);
+            m->E[i * DELTA_CHUNK + j] = flush_factor(m->decay[i] * m->E[(i - 1) * DELTA_CHUNK + j]);
         m->E[i * DELTA_CHUNK + i] = 1;
     }
     return c;
