@@ -1,7 +1,8 @@
 /* Causal linear attention with a decay beside the same without one, forward and backward pass: the
- * decay's cost against its strength; and gated linear attention, whose decay is per key dimension,
- * beside unnormalized causal linear attention with one per head. All kinds are timed in turns, and
- * a row's ratios are medians of ratios per turn. */
+ * decay's cost against its strength; gated linear attention, whose decay is per key dimension,
+ * beside unnormalized causal linear attention with one per head; and every operation with a decay
+ * at weak and strong ones. All kinds are timed in turns, and a row's ratios are medians of ratios
+ * per turn. */
 #include "bench/common.h"
 
 #include <math.h>
@@ -167,16 +168,163 @@ static void measure_all_keys(BenchOptions *options)
             measure_keys(options, 2048, D, mean_log_decay[k]);
 }
 
+/* Strong decays: all operations */
+enum { STRENGTHS = 5 };
+static const double strong_log_decay[STRENGTHS] = { -0.06, -1, -5, -20, -60 };
+
+typedef struct StrongCase {
+    Tape *tape;
+    Tensor *inputs[INPUTS], *beta, *log_decay[2][STRENGTHS]; /* per head, per key dimension */
+    int strength;
+    bool backward;
+} StrongCase;
+
+static Tensor *strong_linear(const StrongCase *c)
+{
+    return op_causal_linear_attention(
+        c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
+        (CausalLinearAttentionOptions){ .eps = 1e-6, .log_decay = c->log_decay[0][c->strength] },
+        NULL);
+}
+
+static Tensor *strong_gated_linear(const StrongCase *c)
+{
+    return op_gated_linear_attention(c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
+                                     c->log_decay[1][c->strength],
+                                     (GatedLinearAttentionOptions){ 0 }, NULL);
+}
+
+static Tensor *strong_delta_rule_of(const StrongCase *c, bool per_key)
+{
+    return op_delta_rule(c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE], c->beta,
+                         (DeltaRuleOptions){ .log_decay = c->log_decay[per_key][c->strength] },
+                         NULL);
+}
+
+static Tensor *strong_delta_rule(const StrongCase *c)
+{
+    return strong_delta_rule_of(c, false);
+}
+
+static Tensor *strong_delta_rule_per_key(const StrongCase *c)
+{
+    return strong_delta_rule_of(c, true);
+}
+
+static Tensor *strong_softmax(const StrongCase *c)
+{
+    return op_causal_softmax_attention(
+        c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
+        (SoftmaxAttentionOptions){ .log_decay = c->log_decay[0][c->strength] });
+}
+
+typedef struct StrongOperation {
+    const char *name;
+    Tensor *(*operation)(const StrongCase *c);
+} StrongOperation;
+static const StrongOperation strong_operations[] = {
+    { "causal linear attention", strong_linear },
+    { "gated linear attention", strong_gated_linear },
+    { "delta rule", strong_delta_rule },
+    { "delta rule, per key", strong_delta_rule_per_key },
+    { "causal softmax attention", strong_softmax },
+};
+
+typedef struct StrongRun {
+    const StrongCase *c;
+    Tensor *(*operation)(const StrongCase *c);
+} StrongRun;
+
+static void run_strong(void *context)
+{
+    const StrongRun *r = context;
+    tape_reset(r->c->tape);
+    Tensor *out = r->operation(r->c);
+    if (r->c->backward)
+        tape_backward_from(r->c->tape, out, r->c->inputs[UPSTREAM]);
+    device_wait(tape_device(r->c->tape));
+}
+
+/* One row: ms at the weakest decay, and the ratios to it of the others */
+static void measure_strong(const BenchOptions *options, StrongCase *c, StrongOperation operation)
+{
+    double ms[ROUNDS], ratio[STRENGTHS][ROUNDS];
+    BenchOptions once = *options;
+    StrongRun strong = { c, operation.operation };
+    once.seconds = options->seconds / ROUNDS;
+    for (int round = 0; round < ROUNDS; round++)
+        for (c->strength = 0; c->strength < STRENGTHS; c->strength++) {
+            const double time = bench_time(&once, run_strong, &strong).median;
+            if (c->strength == 0)
+                ms[round] = time;
+            ratio[c->strength][round] = time / ms[round];
+        }
+    printf("%-26s %-8s %8.2f ms", operation.name, c->backward ? "both" : "forward",
+           bench_timing(ms, ROUNDS).median);
+    for (int k = 1; k < STRENGTHS; k++)
+        printf(" %7.2f", bench_timing(ratio[k], ROUNDS).median);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* x <- factor x + constant */
+static void scale_values(Tensor *x, Real factor, Real constant)
+{
+    const int64_t count = tensor_count(x);
+    Real *values = malloc((size_t)count * sizeof *values);
+    if (!values)
+        abort();
+    tensor_read(x, values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = factor * values[i] + constant;
+    tensor_write(x, values);
+    free(values);
+}
+
+/* Keys of about length 1, betas of 1/2. */
+static void measure_all_strong(BenchOptions *options)
+{
+    const int64_t N = 2048, D = 64;
+    StrongCase c = { .tape = bench_tape(options) };
+    for (int i = 0; i < INPUTS; i++) {
+        c.inputs[i] = tape_persistent_variable(c.tape, TENSOR_REAL, shape(1, N, HEADS, D));
+        bench_fill(c.inputs[i], (uint64_t)i);
+    }
+    scale_values(c.inputs[KEY], (Real)0.125, 0);
+    c.beta = tape_persistent_variable(c.tape, TENSOR_REAL, shape(1, N, HEADS));
+    scale_values(c.beta, 0, (Real)0.5);
+    for (int per_key = 0; per_key < 2; per_key++)
+        for (int k = 0; k < STRENGTHS; k++) {
+            const Shape gates = per_key ? shape(1, N, HEADS, D) : shape(1, N, HEADS);
+            c.log_decay[per_key][k] = tape_persistent_variable(c.tape, TENSOR_REAL, gates);
+            fill_log_decay(c.log_decay[per_key][k], strong_log_decay[k]);
+        }
+    printf("B 1, N %lld, H %d, D %lld, on %s: mean log decay %g, and the ratio to it with\n%48s",
+           (long long)N, HEADS, (long long)D, bench_where(options).text, strong_log_decay[0], "");
+    for (int k = 1; k < STRENGTHS; k++)
+        printf(" %7g", strong_log_decay[k]);
+    printf("\n");
+    for (size_t o = 0; o < sizeof strong_operations / sizeof *strong_operations; o++)
+        for (int backward = 0; backward < 2; backward++) {
+            c.backward = backward;
+            measure_strong(options, &c, strong_operations[o]);
+        }
+    tape_free(c.tape);
+}
+
 int main(int argc, char **argv)
 {
-    int64_t keys = false;
+    int64_t keys = false, strong = false;
     const BenchOption more[] = {
         { "keys", "a decay per key dimension beside one per head", &keys, BENCH_FLAG, NULL },
+        { "strong", "every operation with a decay, at strong ones", &strong, BENCH_FLAG, NULL },
         { 0 },
     };
     BenchOptions options =
         bench_begin_with(argc, argv, "the cost of a decay in linear attention", more);
-    if (keys)
+    if (strong)
+        measure_all_strong(&options);
+    else if (keys)
         measure_all_keys(&options);
     else
         measure_all(&options);

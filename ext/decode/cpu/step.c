@@ -137,9 +137,9 @@ static Real decay_of(const EngineAttention *attention, const Real *x, int64_t he
         return 1;
     const Real constant = attention->decay_constant->data[head];
     if (!linear->weight)
-        return real_exp(constant);
+        return flush_factor(real_exp(constant));
     const Real z = dot(linear->weight->data + head * width, x, width) + linear->bias->data[head];
-    return 1 / (1 + real_exp(z + constant));
+    return flush_factor(1 / (1 + real_exp(z + constant)));
 }
 
 /* Equations 18 and 19 as S [F, C] <- decay S + b v^T, and y [C] = S^T a. Four rows of S at a time

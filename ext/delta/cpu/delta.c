@@ -13,9 +13,10 @@
  *     R <- e^(c_C) R + (diag(e^c) Q)^T G - (diag(e^c) K)^T dV
  *
  * Decays are products of the e^(l_i), or exponentials of sums, never a quotient: past_i = e^(c_i),
- * future_i = e^(c_C - c_i) and E_ij = e^(c_i - c_j), all <= 1, so that strong decays become 0 and
- * nothing overflows. Weak ones are not applied to a state chunk by chunk, which would add up their
- * rounding: S is stored without its factor `pending`, until that is below 1/2.
+ * future_i = e^(c_C - c_i) and E_ij = e^(c_i - c_j), all <= 1, so that strong decays become 0,
+ * before they are subnormal, and nothing overflows. Weak ones are not applied to a state chunk by
+ * chunk, which would add up their rounding: S is stored without its factor `pending`, until that is
+ * below 1/2.
  *
  * The log decay's gradient dl_i is a sum over pairs of a position t >= i and a position j < i. With
  * S before the chunk and R after it
@@ -193,12 +194,12 @@ static void load_decays(DeltaChunk *c, bool reverse)
     const double pending = c->pending * exp(sum);
     const bool apply = !(pending >= 0.5);
     const Real read = (Real)c->pending, update = (Real)(apply ? 1 : 1 / pending);
-    c->all = apply ? (Real)pending : 1;
+    c->all = apply ? flush_factor((Real)pending) : 1;
     c->item->pending = apply ? 1 : pending;
     for (int64_t i = 0; i < c->rows; i++) {
-        m->decay[i] = real_exp(m->decay[i]);
-        m->past[i] = exp_of_sum(before[i]) * (reverse ? update : read);
-        m->future[i] = exp_of_sum(after[i]) * (reverse ? read : update);
+        m->decay[i] = flush_factor(real_exp(m->decay[i]));
+        m->past[i] = flush_factor(exp_of_sum(before[i])) * (reverse ? update : read);
+        m->future[i] = flush_factor(exp_of_sum(after[i])) * (reverse ? read : update);
     }
 }
 
@@ -222,7 +223,7 @@ static DeltaChunk load_chunk(DeltaItem *item, int64_t first, bool reverse)
     memset(m->E, 0, (size_t)(c.rows * DELTA_CHUNK) * sizeof *m->E);
     for (int64_t i = 0; i < c.rows; i++) {
         for (int64_t j = 0; i > 0 && j < DELTA_CHUNK; j++)
-            m->E[i * DELTA_CHUNK + j] = m->decay[i] * m->E[(i - 1) * DELTA_CHUNK + j];
+            m->E[i * DELTA_CHUNK + j] = flush_factor(m->decay[i] * m->E[(i - 1) * DELTA_CHUNK + j]);
         m->E[i * DELTA_CHUNK + i] = 1;
     }
     return c;
@@ -577,7 +578,7 @@ static void sum_log_decays(const DeltaItem *item, const DeltaUpstream *g, int64_
 
 static bool forgets(Real l)
 {
-    return l < -80 && real_exp(l) == 0;
+    return l < -70 && flush_factor(real_exp(l)) == 0;
 }
 
 /* dl of the segment that ends with the chunk; it is 0 where e^(l_i) is. */

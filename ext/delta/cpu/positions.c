@@ -211,7 +211,7 @@ WHOLE_VECTORS static void load_decays_of(const DeltaScan *s, int64_t i)
         memcpy(decay, l, (size_t)s->rule->x.D * sizeof *decay);
     for (int64_t d = 0; d < D; d++) {
         const double sum = log_pending[d] + (double)decay[d];
-        const Real all = real_exp((Real)sum);
+        const Real all = flush_factor(real_exp((Real)sum));
         const bool weak = all >= (Real)0.5;
         factor[d] = weak ? 1 : all;
         pending[d] = weak ? all : 1;

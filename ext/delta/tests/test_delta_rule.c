@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef TAPEGRAD_DOUBLE
 #define DELTA_TOLERANCE 1e-10
@@ -204,6 +205,34 @@ TEST(beta_0_keeps_the_state)
     correct(tape, values, (DeltaRuleOptions){ 0 }, &after);
     assert_close(test_values(after), values[STATE], B * H * D * M, 0);
     tape_free(tape);
+}
+
+/* e^-86 is a normal number, and a hundredth of it is not: on the CPU it is slow. */
+static bool holds_subnormal_number(Tensor *x)
+{
+    const Real *values = test_values(x);
+    for (int64_t i = 0; i < tensor_count(x); i++)
+        if (fpclassify(values[i]) == FP_SUBNORMAL)
+            return true;
+    return false;
+}
+
+TEST(strong_decays_leave_no_subnormal_states)
+{
+    for (int per_key = 0; per_key < 2 && !strcmp(device_name(test_device()), "cpu"); per_key++) {
+        Tape *tape = tape_new(test_device());
+        Real state[2 * 3], key[2] = { 0 }, beta[1] = { 1 }, l[2] = { -86, -86 };
+        set_all(state, 2 * 3, (Real)0.01);
+        Tensor *k = tape_input(tape, key, shape(1, 1, 1, 2)), *after;
+        Tensor *v = tape_input(tape, state, shape(1, 1, 1, 3));
+        const DeltaRuleOptions options = {
+            .log_decay = tape_input(tape, l, per_key ? shape(1, 1, 1, 2) : shape(1, 1, 1)),
+            .state = tape_input(tape, state, shape(1, 1, 2, 3))
+        };
+        op_delta_rule(tape, k, k, v, tape_input(tape, beta, shape(1, 1, 1)), options, &after);
+        ck_assert(!holds_subnormal_number(after));
+        tape_free(tape);
+    }
 }
 
 TEST(beta_1_stores_the_value_of_a_key)

@@ -309,11 +309,11 @@ WHOLE_VECTORS static void sum_rows_of(Real *restrict sum, const Real *restrict l
             sum[d] += l[i * D + d];
 }
 
-/* e = e^l in the place of l */
+/* e = e^l in the place of l, or 0 */
 WHOLE_VECTORS static void exponentials(Real *e, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        e[i] = real_exp(e[i]);
+        e[i] = flush_factor(real_exp(e[i]));
 }
 
 /* A position's log decays l and log f. If `weak` is not 0, l waits: it becomes 0, and `waiting`

@@ -23,7 +23,7 @@ ALWAYS_INLINE void exponentiate(bool weighted, Real *restrict s, Real *restrict 
                                 int64_t columns)
 {
     for (int64_t i = 0; i < columns; i++) {
-        Real power = real_exp(s[i] - m[i]);
+        Real power = flush_factor(real_exp(s[i] - m[i]));
         if (weighted) {
             power *= weight[i];
             power = weight[i] > 0 ? power : 0;
@@ -71,7 +71,7 @@ ALWAYS_INLINE void score_gradients(bool weighted, Real *restrict P, Real *restri
                                    const Real *restrict weight, int64_t columns)
 {
     for (int64_t i = 0; i < columns; i++) {
-        Real power = real_exp(P[i] - m[i]);
+        Real power = flush_factor(real_exp(P[i] - m[i]));
         if (weighted)
             power *= weight[i];
         const Real dscore = power * (dS[i] - D[i]);

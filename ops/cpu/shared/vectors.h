@@ -11,6 +11,19 @@
 #include <immintrin.h>
 #endif
 
+/* Decays and softmax weights below SMALLEST_FACTOR are replaced by 0. It is 2^16 times the smallest
+ * normal number, so that products of such factors with numbers of common sizes are not subnormal:
+ * an instruction with a subnormal operand or result takes over 100 cycles. */
+#ifdef TAPEGRAD_DOUBLE
+static const Real SMALLEST_FACTOR = 0x1p-1006;
+#else
+static const Real SMALLEST_FACTOR = 0x1p-110f;
+#endif
+static inline Real flush_factor(Real factor)
+{
+    return factor < SMALLEST_FACTOR ? 0 : factor;
+}
+
 /* Register tiling: ROWS rows by two vectors of columns leave registers for the operands. */
 #if defined(__AVX512F__)
 enum { VECTOR_BYTES = 64, ROWS = 8 };

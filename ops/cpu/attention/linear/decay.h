@@ -11,8 +11,16 @@
 #include "ops/cpu/attention/linear/chunk.h"
 #include "ops/cpu/attention/linear/states.h"
 
-/* e^-MAX_FACTOR is not denormal. */
-static const double MAX_SCALE = 38, MAX_FACTOR = 86;
+/* e^-MAX_FACTOR is not denormal, nor is T e^-MAX_DECAY: e^l below that is 0. */
+static const double MAX_SCALE = 38, MAX_FACTOR = 86, MAX_DECAY = 70;
+/* e^-MAX_LOG_DECAY is 0. Smaller sums are replaced: the difference of infinite ones is NaN. */
+static const double MAX_LOG_DECAY = 1000;
+
+/* l, or where e^l is replaced by 0 one that is as good as -infinity */
+static inline Real log_of_factor(Real l)
+{
+    return (double)l < -MAX_DECAY ? -(Real)MAX_LOG_DECAY : l;
+}
 
 /* log_decay [count + 1]: the log decays before each row of the chunk and after the last. In
  * reverse, T decays after a row. Masked positions do not decay. */
@@ -23,7 +31,7 @@ static void load_log_decay(const HeadChunk *c)
     Real *to = c->item->buffers.log_decay;
     *(c->range.direction == SCAN_REVERSE ? to++ : to + c->scan.count) = 0;
     for (int64_t i = 0; i < c->scan.count; i++)
-        to[i] = i >= c->first_key && i < c->end_key ? l[i * stride] : 0;
+        to[i] = i >= c->first_key && i < c->end_key ? log_of_factor(l[i * stride]) : 0;
 }
 
 /* The scaled state of the chunk's head; c = 0 before the first chunk of a range */
@@ -48,10 +56,10 @@ WHOLE_VECTORS static void raise_by_sums(const ScanBuffers *m, int64_t count)
         *at_vector(m->raise + i) = exp_vector(vector(high + i)) * (1 + vector(low + i));
 }
 
-/* c after a row to which T' is scaled: e^(l_i - c) is not denormal where e^(l_i) is not */
+/* c after a row to which T' is scaled: e^(l_i - c) is at least e^-MAX_DECAY where e^(l_i) is */
 static double scale_after(Real log_decay)
 {
-    const double most = MAX_FACTOR + (double)log_decay;
+    const double most = MAX_DECAY + (double)log_decay;
     return most > MAX_SCALE ? MAX_SCALE : most > 0 ? most : 0;
 }
 
@@ -106,8 +114,6 @@ static void scale_chunk_rows(const HeadChunk *c, const Real *factor, Matrix rows
         memcpy(rows.last, factor, (size_t)c->scan.count * sizeof *factor);
 }
 
-/* e^-MAX_LOG_DECAY is 0. Smaller sums are replaced: the difference of infinite ones is NaN. */
-static const double MAX_LOG_DECAY = 1000;
 static double clamp_log_decay(double sum)
 {
     return sum < -MAX_LOG_DECAY ? -MAX_LOG_DECAY : sum;
