@@ -336,10 +336,14 @@ static void read_arguments(Given *given, int argc, char **argv, void *options)
     const Command *command = given->command;
     struct option long_options[OPTIONS_MAX + 2] = { 0 };
     int count = 0;
-    for (const Option *option; (option = option_at(command, count)); count++)
+    for (const Option *option; (option = option_at(command, count)); count++) {
+        if (count + 1 == OPTIONS_MAX)
+            fail(EXIT_FAILURE, "--%s: expected fewer than %d options of the program", option->name,
+                 OPTIONS_MAX);
         long_options[count] =
             (struct option){ option->name, option->kind == FLAG ? no_argument : required_argument,
                              NULL, FIRST_CODE + count };
+    }
     long_options[count] = (struct option){ "help", no_argument, NULL, FIRST_CODE + count };
     opterr = 0;
     for (int code; (code = getopt_long(argc, argv, ":", long_options, NULL)) != -1;) {

@@ -41,7 +41,7 @@ typedef struct Option {
     bool later; /* earlier checkpoints lack it: then it has its default */
 } Option;
 
-enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 9 };
+enum { OPTIONS_MAX = 64, OPTIONS_TABLES = 9 };
 
 typedef struct OptionTable {
     const Option *rows;
