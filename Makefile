@@ -137,7 +137,7 @@ TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_spee
 # are built where a test runs some.
 CHOSEN    = $(filter-out $(LEAVE_OUT:%=$(BUILD)/tests/%),$(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(1)),$(1)))
 TESTS    := $(call CHOSEN,$(TESTS))
-TRAINING := $(addprefix test_,conversion copy_task export images language_model options programs speech)
+TRAINING := $(addprefix test_,conversion copy_task export images language_model options programs speech vocabulary)
 RUNS_PROGRAMS := $(TRAINING) $(notdir $(wildcard tests/test_*.sh))
 WITH_PROGRAMS := $(call CHOSEN,$(RUNS_PROGRAMS:%=$(BUILD)/tests/%))
 # A source of tests/ or bench/ with a header of its own is linked into all programs there.
