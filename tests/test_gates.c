@@ -759,7 +759,8 @@ TEST(invalid_gates_raise)
 #define INNER(name)                                                                                \
     "nn_gated_attention: inner is " name " attention, expected causal linear, gated linear or "    \
     "causal softmax attention, or the delta rule"
-    assert_raises("nn_gated_attention: there is no decay 7", GATED(.decay = (DecayKind)7));
+    assert_raises("nn_gated_attention: decay is 7, expected DECAY_NONE to DECAY_LEARNED",
+                  GATED(.decay = (DecayKind)7));
     assert_raises("nn_gated_attention: convolution is 1, expected 2 or more taps, or 0: none",
                   GATED(.convolution = 1));
     assert_raises("nn_gated_attention: convolution is -1, expected 1 to 1048576, or 0 for the "

@@ -98,7 +98,8 @@ const AttentionKind *nn_feature_attention(Params *params, FeatureConfig config)
                     "FEATURE_MAP_IDENTITY",
                     function, inner->name);
     if (config.features < FEATURES_SQUARED_RELU || config.features > FEATURES_FOURIER)
-        error_raise("%s: there are no features %d", function, (int)config.features);
+        error_raise("%s: features is %d, expected FEATURES_SQUARED_RELU to FEATURES_FOURIER",
+                    function, (int)config.features);
     shape_need_size(function, "projections", &config.projections, 0, 1 << 20);
     if (config.projections && config.features < FEATURES_RANDOM)
         error_raise("%s: projections is %lld, expected 0: random and Fourier features alone have "

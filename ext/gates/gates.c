@@ -153,7 +153,8 @@ const AttentionKind *nn_gated_attention(Params *params, GatedConfig config)
         if (of->attend == attend_gated)
             error_raise("%s: inner has gates already, expected attention without", function);
     if ((unsigned)config.decay > DECAY_LEARNED)
-        error_raise("%s: there is no decay %d", function, (int)config.decay);
+        error_raise("%s: decay is %d, expected DECAY_NONE to DECAY_LEARNED", function,
+                    (int)config.decay);
     shape_need_size(function, "convolution", &config.convolution, 0, 1 << 20);
     if (config.convolution == 1)
         error_raise("%s: convolution is 1, expected 2 or more taps, or 0: none", function);

@@ -439,10 +439,12 @@ TEST(unknown_feature_maps_raise)
 {
     Params *params = params_new(test_device(), 1);
     FeatureConfig config = { .features = (Features)8 };
-    assert_raises("nn_feature_attention: there are no features 8",
-                  nn_feature_attention(params, config));
-    assert_raises("nn_feature_attention: there are no features 0",
-                  nn_feature_attention(params, (FeatureConfig){ .projections = 4 }));
+    assert_raises(
+        "nn_feature_attention: features is 8, expected FEATURES_SQUARED_RELU to FEATURES_FOURIER",
+        nn_feature_attention(params, config));
+    assert_raises(
+        "nn_feature_attention: features is 0, expected FEATURES_SQUARED_RELU to FEATURES_FOURIER",
+        nn_feature_attention(params, (FeatureConfig){ .projections = 4 }));
     config = (FeatureConfig){ .features = FEATURES_RANDOM, .projections = -1 };
     assert_raises("nn_feature_attention: projections is -1, expected 1 to 1048576, or 0 for the "
                   "default",
