@@ -17,11 +17,11 @@
 #include "ext/gated_linear_attention/kernels.h"
 #include "ops/cpu/shared/packing.h"
 
-enum { GLA_CHUNK = 64 };             /* positions per chunk */
-static const double GLA_WEAK = -0.7; /* the sum L, above which decays wait */
+enum { GATED_LINEAR_CHUNK = 64 };             /* positions per chunk */
+static const double GATED_LINEAR_WEAK = -0.7; /* the sum L, above which decays wait */
 
 /* A pass over all sequences and heads. */
-typedef struct GlaPass {
+typedef struct GatedLinearPass {
     int type; /* of query, key, value, out and their gradients; all others are Real */
     const GatedLinear *s;
     const AttentionInputs *x;
@@ -30,10 +30,10 @@ typedef struct GlaPass {
     int64_t length; /* positions of the longest sequence, in whole chunks */
     int64_t buffer; /* elements of a thread's buffers */
     Real *buffers;  /* of all threads */
-} GlaPass;
+} GatedLinearPass;
 
-/* A thread's buffers. C: GLA_CHUNK rows. */
-typedef struct GlaBuffers {
+/* A thread's buffers. C: GATED_LINEAR_CHUNK rows. */
+typedef struct GatedLinearBuffers {
     Real *Q, *K, *decay, *row_D; /* [C, D] */
     Real *f, *Q_f, *K_f;         /* [C, D]: f_i; queries and keys multiplied or divided by it */
     Real *V, *G, *row_M;         /* [C, M] */
@@ -43,7 +43,7 @@ typedef struct GlaBuffers {
     Real *sum;                   /* [D]: of a chunk's l_i */
     double *waiting;             /* [D]: the sum L of the decays that wait */
     double *dl;                  /* [D]: of the last position that was done */
-} GlaBuffers;
+} GatedLinearBuffers;
 
 static double *allocate_doubles(Real *memory, int64_t *used, int64_t count)
 {
@@ -52,10 +52,10 @@ static double *allocate_doubles(Real *memory, int64_t *used, int64_t count)
 }
 
 /* The buffers in a thread's memory, or NULL; used: their size. */
-static GlaBuffers allocate_gla(const GlaPass *p, Real *memory, int64_t *used)
+static GatedLinearBuffers allocate_gla(const GatedLinearPass *p, Real *memory, int64_t *used)
 {
-    enum { C = GLA_CHUNK };
-    GlaBuffers m = { 0 };
+    enum { C = GATED_LINEAR_CHUNK };
+    GatedLinearBuffers m = { 0 };
     *used = 0;
     m.Q = allocate(memory, used, C * p->D);
     m.K = allocate(memory, used, C * p->D);
@@ -79,10 +79,10 @@ static GlaBuffers allocate_gla(const GlaPass *p, Real *memory, int64_t *used)
     return m;
 }
 
-static GlaPass gla_pass(TensorType type, const GatedLinear *s, bool backward)
+static GatedLinearPass gated_linear_pass(TensorType type, const GatedLinear *s, bool backward)
 {
     const AttentionInputs *x = &s->x;
-    GlaPass p = { .type = (int)type, .s = s, .x = x, .backward = backward };
+    GatedLinearPass p = { .type = (int)type, .s = s, .x = x, .backward = backward };
     for (int64_t b = 0; b < x->B; b++)
         p.length = maximum(p.length, first_position(x, b + 1) - first_position(x, b));
     p.D = round_up(x->D, UNIT);
@@ -93,47 +93,48 @@ static GlaPass gla_pass(TensorType type, const GatedLinear *s, bool backward)
 }
 
 /* A head of a sequence. */
-typedef struct GlaItem {
-    const GlaPass *pass;
-    GlaBuffers m;                      /* the thread's */
+typedef struct GatedLinearItem {
+    const GatedLinearPass *pass;
+    GatedLinearBuffers m;              /* the thread's */
     int64_t head, h, begin, end, keys; /* begin <= i < end of the positions of all sequences; from
                                         * keys on they are masked */
-} GlaItem;
+} GatedLinearItem;
 
-static GlaItem gla_item(const GlaPass *p, int64_t head)
+static GatedLinearItem gated_linear_item(const GatedLinearPass *p, int64_t head)
 {
     const AttentionInputs *x = p->x;
     const Head at = head_of(x, head);
     int64_t used;
-    GlaItem item = { .pass = p, .head = head, .h = at.h, .begin = at.begin, .end = at.end };
+    GatedLinearItem item = { .pass = p, .head = head, .h = at.h, .begin = at.begin, .end = at.end };
     item.m = allocate_gla(p, p->buffers + omp_get_thread_num() * p->buffer, &used);
     item.keys = x->key_lengths ? at.begin + x->key_lengths[head / x->H] : at.end;
     return item;
 }
 
-static int threads_of_gla(const GlaPass *p)
+static int threads_of_gla(const GatedLinearPass *p)
 {
     const int64_t rows = first_position(p->x, p->x->B) * p->x->H;
     return device_threads_for(rows, (p->backward ? 0.25 : 0.07) * (double)(p->D * p->M));
 }
 
-/* GLA_ITEMS(item, p) statement: for all items, divided among the threads. */
-#define GLA_ITEMS(item, p)                                                                         \
+/* GATED_LINEAR_ITEMS(item, p) statement: for all items, divided among the threads. */
+#define GATED_LINEAR_ITEMS(item, p)                                                                \
     PRAGMA(omp parallel for schedule(dynamic) num_threads(threads_of_gla(p)))                      \
     for (int64_t index = 0; index < (p)->x->B * (p)->x->H; index++)                                \
-        for (GlaItem item = gla_item(p, index); item.pass; item.pass = NULL)
+        for (GatedLinearItem item = gated_linear_item(p, index); item.pass; item.pass = NULL)
 
 /* ---------------------------------------------------------------------------------------- scans */
 
 /* The operands of a scan: x, y [count, Y], w, o [count, W], T [Y, W], decay [count, columns] */
-typedef struct GlaScan {
+typedef struct GatedLinearScan {
     const Real *x, *y, *w, *decay;
     Real *o, *T;
     int64_t count, Y, W, columns;
-} GlaScan;
+} GatedLinearScan;
 
 /* The first position's rows in a tile */
-ALWAYS_INLINE GlaScan gla_scan_from(bool transposed, GlaScan s, int64_t r, int64_t c)
+ALWAYS_INLINE GatedLinearScan gated_linear_scan_from(bool transposed, GatedLinearScan s, int64_t r,
+                                                     int64_t c)
 {
     s.x += r;
     s.y += r;
@@ -161,7 +162,8 @@ ALWAYS_INLINE void read_tile(int vectors, Vector *o, Vector (*tile)[2], const Re
 }
 
 /* A scan of the tile in the corner of T, ROWS rows by some vectors of columns. */
-ALWAYS_INLINE void gla_scan_tile(bool transposed, bool reverse, int vectors, GlaScan s)
+ALWAYS_INLINE void gated_linear_scan_tile(bool transposed, bool reverse, int vectors,
+                                          GatedLinearScan s)
 {
     Vector tile[ROWS][2];
     for (int r = 0; r < ROWS; r++)
@@ -193,106 +195,108 @@ ALWAYS_INLINE void gla_scan_tile(bool transposed, bool reverse, int vectors, Gla
             *at_vector(s.T + r * s.W + c * LANES) = tile[r][c];
 }
 
-ALWAYS_INLINE void gla_scan(bool transposed, bool reverse, GlaScan s)
+ALWAYS_INLINE void gated_linear_scan(bool transposed, bool reverse, GatedLinearScan s)
 {
     memset(s.o, 0, (size_t)(s.count * s.W) * sizeof *s.o);
     for (int64_t c = 0; c < s.W; c += 2 * LANES)
         for (int64_t r = 0; r < s.Y; r += ROWS) {
-            const GlaScan tile = gla_scan_from(transposed, s, r, c);
+            const GatedLinearScan tile = gated_linear_scan_from(transposed, s, r, c);
             if (c + 2 * LANES <= s.W)
-                gla_scan_tile(transposed, reverse, 2, tile);
+                gated_linear_scan_tile(transposed, reverse, 2, tile);
             else
-                gla_scan_tile(transposed, reverse, 1, tile);
+                gated_linear_scan_tile(transposed, reverse, 1, tile);
         }
 }
 
-/* The four scans: gla_scan is inlined once into each. */
-WHOLE_VECTORS static void scan_out(GlaScan s)
+/* The four scans: gated_linear_scan is inlined once into each. */
+WHOLE_VECTORS static void scan_out(GatedLinearScan s)
 {
-    gla_scan(false, false, s);
+    gated_linear_scan(false, false, s);
 }
 
-WHOLE_VECTORS static void scan_Zg(GlaScan s)
+WHOLE_VECTORS static void scan_Zg(GatedLinearScan s)
 {
-    gla_scan(true, false, s);
+    gated_linear_scan(true, false, s);
 }
 
-WHOLE_VECTORS static void scan_Rv(GlaScan s)
+WHOLE_VECTORS static void scan_Rv(GatedLinearScan s)
 {
-    gla_scan(true, true, s);
+    gated_linear_scan(true, true, s);
 }
 
-WHOLE_VECTORS static void scan_dv(GlaScan s)
+WHOLE_VECTORS static void scan_dv(GatedLinearScan s)
 {
-    gla_scan(false, true, s);
+    gated_linear_scan(false, true, s);
 }
 
 /* --------------------------------------------------------------------------------------- chunks */
 
 /* Some positions of an item. */
-typedef struct GlaChunk {
-    GlaItem *item;
+typedef struct GatedLinearChunk {
+    GatedLinearItem *item;
     int64_t first, count; /* first: of the positions of all sequences */
     int64_t keys;         /* positions that are not masked: the first ones */
     bool waits;           /* whether any of its decays does; else f is 1, and not computed */
-} GlaChunk;
+} GatedLinearChunk;
 
-static GlaChunk gla_chunk(GlaItem *item, int64_t first)
+static GatedLinearChunk gated_linear_chunk(GatedLinearItem *item, int64_t first)
 {
-    GlaChunk c = { .item = item, .first = first };
-    c.count = minimum(GLA_CHUNK, item->end - first);
+    GatedLinearChunk c = { .item = item, .first = first };
+    c.count = minimum(GATED_LINEAR_CHUNK, item->end - first);
     c.keys = maximum(minimum(item->keys - first, c.count), 0);
     return c;
 }
 
 /* The chunk's first rows of a tensor with `columns` elements per head, `stride` per position */
-static Rows gla_rows(const GlaChunk *c, int type, const Real *data, int64_t stride, int64_t columns,
-                     int64_t count)
+static Rows gated_linear_rows(const GatedLinearChunk *c, int type, const Real *data, int64_t stride,
+                              int64_t columns, int64_t count)
 {
     const int64_t at = c->first * stride + c->item->h * columns;
     return (Rows){ type, elements_at(type, data, at), stride, count, columns };
 }
 
 /* to [count, columns], padded; 0 for masked rows, which may hold NaN */
-static void gla_load(const GlaChunk *c, Real *to, int type, const Real *data, int64_t stride,
-                     int64_t columns, int64_t count)
+static void gated_linear_load(const GatedLinearChunk *c, Real *to, int type, const Real *data,
+                              int64_t stride, int64_t columns, int64_t count)
 {
-    const Rows rows = gla_rows(c, type, data, stride, columns, count);
+    const Rows rows = gated_linear_rows(c, type, data, stride, columns, count);
     const int64_t padded = round_up(columns, UNIT);
     pack(to, &rows, padded, 1, AHEAD);
     memset(to + count * padded, 0, (size_t)((c->count - count) * padded) * sizeof *to);
 }
 
-static void gla_load_query(const GlaChunk *c)
+static void gated_linear_load_query(const GatedLinearChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    gla_load(c, c->item->m.Q, c->item->pass->type, x->query, x->query_stride, x->D, c->count);
+    gated_linear_load(c, c->item->m.Q, c->item->pass->type, x->query, x->query_stride, x->D,
+                      c->count);
 }
 
-static void gla_load_key_value(const GlaChunk *c)
+static void gated_linear_load_key_value(const GatedLinearChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    gla_load(c, c->item->m.K, c->item->pass->type, x->key, x->key_stride, x->D, c->keys);
-    gla_load(c, c->item->m.V, c->item->pass->type, x->value, x->value_stride, x->M, c->keys);
+    gated_linear_load(c, c->item->m.K, c->item->pass->type, x->key, x->key_stride, x->D, c->keys);
+    gated_linear_load(c, c->item->m.V, c->item->pass->type, x->value, x->value_stride, x->M,
+                      c->keys);
 }
 
 /* g, and v.g */
-static void gla_load_upstream(const GlaChunk *c, const Real *dout)
+static void gated_linear_load_upstream(const GatedLinearChunk *c, const Real *dout)
 {
-    const GlaBuffers *m = &c->item->m;
+    const GatedLinearBuffers *m = &c->item->m;
     const AttentionInputs *x = c->item->pass->x;
     const int64_t M = c->item->pass->M;
-    gla_load(c, m->G, c->item->pass->type, dout, x->H * x->M, x->M, c->count);
+    gated_linear_load(c, m->G, c->item->pass->type, dout, x->H * x->M, x->M, c->count);
     for (int64_t i = 0; i < c->count; i++)
         m->vg[i] = dot(m->V + i * M, m->G + i * M, M);
 }
 
-static void gla_store(const GlaChunk *c, Gradient to, int type, const Real *rows, int64_t stride,
-                      int64_t columns)
+static void gated_linear_store(const GatedLinearChunk *c, Gradient to, int type, const Real *rows,
+                               int64_t stride, int64_t columns)
 {
     if (!to.data)
         return;
-    const Rows at = gla_rows(c, type, to.data, stride, columns, c->count);
+    const Rows at = gated_linear_rows(c, type, to.data, stride, columns, c->count);
     const GradientRows rows_of = {
         type, { (Real *)at.data, to.accumulate }, stride, c->count, columns
     };
@@ -335,17 +339,18 @@ WHOLE_VECTORS static void row_that_waits(Real *restrict l, Real *restrict log_f,
 }
 
 /* decay and f. Decays that wait no longer are added to the first l. */
-static void gla_load_decay(GlaChunk *c, bool reverse)
+static void gated_linear_load_decay(GatedLinearChunk *c, bool reverse)
 {
     const AttentionInputs *x = c->item->pass->x;
-    const GlaBuffers *m = &c->item->m;
+    const GatedLinearBuffers *m = &c->item->m;
     const int64_t D = c->item->pass->D, last = c->count - 1;
     Real *first = m->decay + (reverse ? last : 0) * D;
-    gla_load(c, m->decay, TENSOR_REAL, c->item->pass->s->log_decay, x->H * x->D, x->D, c->keys);
+    gated_linear_load(c, m->decay, TENSOR_REAL, c->item->pass->s->log_decay, x->H * x->D, x->D,
+                      c->keys);
     sum_rows_of(m->sum, m->decay, c->count, D);
     c->waits = false;
     for (int64_t d = 0; d < x->D; d++) {
-        const bool weak = m->waiting[d] + (double)m->sum[d] > GLA_WEAK;
+        const bool weak = m->waiting[d] + (double)m->sum[d] > GATED_LINEAR_WEAK;
         c->waits |= weak || m->waiting[d] != 0;
         first[d] += weak ? 0 : (Real)m->waiting[d];
         m->sum[d] = weak;
@@ -361,7 +366,7 @@ static void gla_load_decay(GlaChunk *c, bool reverse)
 
 /* rows [count, D] multiplied, or divided, by f: stored in `to`, which is returned. Where no decay
  * waits f is 1: returns rows. */
-WHOLE_VECTORS static const Real *times_f(const GlaChunk *c, Real *to, const Real *rows)
+WHOLE_VECTORS static const Real *times_f(const GatedLinearChunk *c, Real *to, const Real *rows)
 {
     const Real *f = c->item->m.f;
     for (int64_t k = 0; c->waits && k < c->count * c->item->pass->D; k += LANES)
@@ -369,7 +374,7 @@ WHOLE_VECTORS static const Real *times_f(const GlaChunk *c, Real *to, const Real
     return c->waits ? to : rows;
 }
 
-WHOLE_VECTORS static const Real *over_f(const GlaChunk *c, Real *to, const Real *rows)
+WHOLE_VECTORS static const Real *over_f(const GatedLinearChunk *c, Real *to, const Real *rows)
 {
     const Real *f = c->item->m.f;
     for (int64_t k = 0; c->waits && k < c->count * c->item->pass->D; k += LANES)
@@ -377,15 +382,16 @@ WHOLE_VECTORS static const Real *over_f(const GlaChunk *c, Real *to, const Real 
     return c->waits ? to : rows;
 }
 
-static void nothing_waits(const GlaItem *item)
+static void nothing_waits(const GatedLinearItem *item)
 {
     memset(item->m.waiting, 0, (size_t)item->pass->D * sizeof *item->m.waiting);
 }
 
 /* to [D, M], padded, or its transpose [M, D] = the head's state; states NULL: 0 */
-static void gla_load_state(const GlaItem *item, Real *to, const Real *states, bool transposed)
+static void gated_linear_load_state(const GatedLinearItem *item, Real *to, const Real *states,
+                                    bool transposed)
 {
-    const GlaPass *p = item->pass;
+    const GatedLinearPass *p = item->pass;
     const int64_t D = p->x->D, M = p->x->M;
     const Real *state = state_of_head(states, item->head, D * M);
     memset(to, 0, (size_t)(p->D * p->M) * sizeof *to);
@@ -393,9 +399,9 @@ static void gla_load_state(const GlaItem *item, Real *to, const Real *states, bo
         to[transposed ? k % M * p->D + k / M : k / M * p->M + k % M] = state[k];
 }
 
-static void gla_store_state(const GlaItem *item, Real *states, const Real *S)
+static void gated_linear_store_state(const GatedLinearItem *item, Real *states, const Real *S)
 {
-    const GlaPass *p = item->pass;
+    const GatedLinearPass *p = item->pass;
     const int64_t D = p->x->D, M = p->x->M;
     for (int64_t k = 0; states && k < D * M; k++)
         states[item->head * D * M + k] =
@@ -404,50 +410,51 @@ static void gla_store_state(const GlaItem *item, Real *states, const Real *S)
 
 /* -------------------------------------------------------------------------------------- forward */
 
-static void gla_forward_chunk(GlaChunk *c, Real *out)
+static void gated_linear_forward_chunk(GatedLinearChunk *c, Real *out)
 {
-    const GlaPass *p = c->item->pass;
-    const GlaBuffers *m = &c->item->m;
-    gla_load_query(c);
-    gla_load_key_value(c);
-    gla_load_decay(c, false);
+    const GatedLinearPass *p = c->item->pass;
+    const GatedLinearBuffers *m = &c->item->m;
+    gated_linear_load_query(c);
+    gated_linear_load_key_value(c);
+    gated_linear_load_decay(c, false);
     const Real *Q = times_f(c, m->Q, m->Q), *K = over_f(c, m->K, m->K);
-    scan_out((GlaScan){ Q, K, m->V, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
-    gla_store(c, (Gradient){ out, false }, p->type, m->row_M, p->x->H * p->x->M, p->x->M);
+    scan_out((GatedLinearScan){ Q, K, m->V, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
+    gated_linear_store(c, (Gradient){ out, false }, p->type, m->row_M, p->x->H * p->x->M, p->x->M);
 }
 
-static void gla_forward(TensorType type, Real *out, Real *final_state, const GatedLinear *s)
+static void gated_linear_forward(TensorType type, Real *out, Real *final_state,
+                                 const GatedLinear *s)
 {
-    const GlaPass p = gla_pass(type, s, false);
-    GLA_ITEMS(item, &p)
+    const GatedLinearPass p = gated_linear_pass(type, s, false);
+    GATED_LINEAR_ITEMS(item, &p)
     {
-        gla_load_state(&item, item.m.S, s->state, false);
+        gated_linear_load_state(&item, item.m.S, s->state, false);
         nothing_waits(&item);
-        for (int64_t i = item.begin; i < item.end; i += GLA_CHUNK) {
-            GlaChunk c = gla_chunk(&item, i);
-            gla_forward_chunk(&c, out);
+        for (int64_t i = item.begin; i < item.end; i += GATED_LINEAR_CHUNK) {
+            GatedLinearChunk c = gated_linear_chunk(&item, i);
+            gated_linear_forward_chunk(&c, out);
         }
-        gla_store_state(&item, final_state, item.m.S);
+        gated_linear_store_state(&item, final_state, item.m.S);
     }
     device_workspace_free(p.buffers);
 }
 
 static void gated_linear_forward_cpu(Real *out, Real *final_state, const GatedLinear *s)
 {
-    gla_forward(TENSOR_REAL, out, final_state, s);
+    gated_linear_forward(TENSOR_REAL, out, final_state, s);
 }
 
 static void gated_linear_forward_bf16(Real *out, Real *final_state, const GatedLinear *s)
 {
-    gla_forward(TENSOR_BF16, out, final_state, s);
+    gated_linear_forward(TENSOR_BF16, out, final_state, s);
 }
 
 /* ------------------------------------------------------------------------------------- backward */
 
-typedef struct GlaUpstream {
+typedef struct GatedLinearUpstream {
     GatedLinearGradient d;
     const Real *dout, *dfinal_state;
-} GlaUpstream;
+} GatedLinearUpstream;
 
 /* to_i = x_i + (v_i.g_i) y_i, to and x may be the same */
 WHOLE_VECTORS static void add_own_pairs(Real *to, const Real *x, const Real *vg, const Real *y,
@@ -459,23 +466,23 @@ WHOLE_VECTORS static void add_own_pairs(Real *to, const Real *x, const Real *vg,
 }
 
 /* Zg, and dq = Zg + (v.g) k */
-static void gla_backward_chunk(GlaChunk *c, const GlaUpstream *g)
+static void gated_linear_backward_chunk(GatedLinearChunk *c, const GatedLinearUpstream *g)
 {
-    const GlaPass *p = c->item->pass;
-    const GlaBuffers *m = &c->item->m;
+    const GatedLinearPass *p = c->item->pass;
+    const GatedLinearBuffers *m = &c->item->m;
     Real *Zg = m->Zg + (c->first - c->item->begin) * p->D;
-    gla_load_key_value(c);
-    gla_load_upstream(c, g->dout);
-    gla_load_decay(c, false);
+    gated_linear_load_key_value(c);
+    gated_linear_load_upstream(c, g->dout);
+    gated_linear_load_decay(c, false);
     const Real *K = over_f(c, m->K_f, m->K);
-    scan_Zg((GlaScan){ m->G, m->V, K, m->decay, Zg, m->S_t, c->count, p->M, p->D, p->D });
+    scan_Zg((GatedLinearScan){ m->G, m->V, K, m->decay, Zg, m->S_t, c->count, p->M, p->D, p->D });
     times_f(c, Zg, Zg);
     add_own_pairs(m->row_D, Zg, m->vg, m->K, c->count, p->D);
-    gla_store(c, g->d.x.query, p->type, m->row_D, p->x->query_stride, p->x->D);
+    gated_linear_store(c, g->d.x.query, p->type, m->row_D, p->x->query_stride, p->x->D);
 }
 
 /* dl_{N+1} = <S_N, F>_d */
-static void gla_begin_dl(const GlaItem *item, const Real *F_t)
+static void gated_linear_begin_dl(const GatedLinearItem *item, const Real *F_t)
 {
     const int64_t D = item->pass->D;
     memset(item->m.dl, 0, (size_t)D * sizeof *item->m.dl);
@@ -497,10 +504,10 @@ WHOLE_VECTORS static void next_dl(double *restrict dl, Real *restrict Zg, const 
     }
 }
 
-static void gla_store_dl(const GlaChunk *c, const GlaUpstream *g)
+static void gated_linear_store_dl(const GatedLinearChunk *c, const GatedLinearUpstream *g)
 {
-    const GlaPass *p = c->item->pass;
-    const GlaBuffers *m = &c->item->m;
+    const GatedLinearPass *p = c->item->pass;
+    const GatedLinearBuffers *m = &c->item->m;
     const int64_t D = p->D;
     Real *dl = m->Zg + (c->first - c->item->begin) * D;
     for (int64_t i = c->count - 1; i >= 0; i--)
@@ -509,53 +516,56 @@ static void gla_store_dl(const GlaChunk *c, const GlaUpstream *g)
     if (c->first == c->item->begin && !p->s->state)
         memset(dl, 0, (size_t)D * sizeof *dl);
     memset(dl + c->keys * D, 0, (size_t)((c->count - c->keys) * D) * sizeof *dl);
-    gla_store(c, g->d.log_decay, TENSOR_REAL, dl, p->x->H * p->x->D, p->x->D);
+    gated_linear_store(c, g->d.log_decay, TENSOR_REAL, dl, p->x->H * p->x->D, p->x->D);
 }
 
 /* Rv, dl, dk = Rv + (v.g) q, and dv */
-static void gla_backward_chunk_reverse(GlaChunk *c, const GlaUpstream *g)
+static void gated_linear_backward_chunk_reverse(GatedLinearChunk *c, const GatedLinearUpstream *g)
 {
-    const GlaPass *p = c->item->pass;
+    const GatedLinearPass *p = c->item->pass;
     const AttentionInputs *x = p->x;
-    const GlaBuffers *m = &c->item->m;
-    gla_load_query(c);
-    gla_load_key_value(c);
-    gla_load_upstream(c, g->dout);
-    gla_load_decay(c, true);
+    const GatedLinearBuffers *m = &c->item->m;
+    gated_linear_load_query(c);
+    gated_linear_load_key_value(c);
+    gated_linear_load_upstream(c, g->dout);
+    gated_linear_load_decay(c, true);
     const Real *Q = over_f(c, m->Q_f, m->Q), *K = times_f(c, m->K_f, m->K);
-    scan_Rv((GlaScan){ m->V, m->G, Q, m->decay, m->row_D, m->S_t, c->count, p->M, p->D, p->D });
-    scan_dv((GlaScan){ K, Q, m->G, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
+    scan_Rv(
+        (GatedLinearScan){ m->V, m->G, Q, m->decay, m->row_D, m->S_t, c->count, p->M, p->D, p->D });
+    scan_dv((GatedLinearScan){ K, Q, m->G, m->decay, m->row_M, m->S, c->count, p->D, p->M, p->D });
     times_f(c, m->row_D, m->row_D);
     if (g->d.log_decay.data)
-        gla_store_dl(c, g);
+        gated_linear_store_dl(c, g);
     add_own_pairs(m->row_D, m->row_D, m->vg, m->Q, c->count, p->D);
-    gla_store(c, g->d.x.key, p->type, m->row_D, x->key_stride, x->D);
-    gla_store(c, g->d.x.value, p->type, m->row_M, x->value_stride, x->M);
+    gated_linear_store(c, g->d.x.key, p->type, m->row_D, x->key_stride, x->D);
+    gated_linear_store(c, g->d.x.value, p->type, m->row_M, x->value_stride, x->M);
 }
 
-static void gla_backward(TensorType type, GlaUpstream g, const GatedLinear *s)
+static void gated_linear_backward(TensorType type, GatedLinearUpstream g, const GatedLinear *s)
 {
-    const GlaPass p = gla_pass(type, s, true);
+    const GatedLinearPass p = gated_linear_pass(type, s, true);
     const bool needs_S = g.d.x.query.data || g.d.log_decay.data;
-    GLA_ITEMS(item, &p)
+    GATED_LINEAR_ITEMS(item, &p)
     {
-        const int64_t last = maximum(item.end - 1 - item.begin, 0) / GLA_CHUNK * GLA_CHUNK;
-        gla_load_state(&item, item.m.S_t, s->state, true);
+        const int64_t last =
+            maximum(item.end - 1 - item.begin, 0) / GATED_LINEAR_CHUNK * GATED_LINEAR_CHUNK;
+        gated_linear_load_state(&item, item.m.S_t, s->state, true);
         nothing_waits(&item);
-        for (int64_t i = item.begin; needs_S && i < item.end; i += GLA_CHUNK) {
-            GlaChunk c = gla_chunk(&item, i);
-            gla_backward_chunk(&c, &g);
+        for (int64_t i = item.begin; needs_S && i < item.end; i += GATED_LINEAR_CHUNK) {
+            GatedLinearChunk c = gated_linear_chunk(&item, i);
+            gated_linear_backward_chunk(&c, &g);
         }
-        gla_load_state(&item, item.m.S, g.dfinal_state, true);
-        gla_begin_dl(&item, item.m.S);
+        gated_linear_load_state(&item, item.m.S, g.dfinal_state, true);
+        gated_linear_begin_dl(&item, item.m.S);
         memcpy(item.m.S_t, item.m.S, (size_t)(p.D * p.M) * sizeof *item.m.S);
-        gla_load_state(&item, item.m.S, g.dfinal_state, false);
+        gated_linear_load_state(&item, item.m.S, g.dfinal_state, false);
         nothing_waits(&item);
-        for (int64_t i = item.begin + last; i >= item.begin && i < item.end; i -= GLA_CHUNK) {
-            GlaChunk c = gla_chunk(&item, i);
-            gla_backward_chunk_reverse(&c, &g);
+        for (int64_t i = item.begin + last; i >= item.begin && i < item.end;
+             i -= GATED_LINEAR_CHUNK) {
+            GatedLinearChunk c = gated_linear_chunk(&item, i);
+            gated_linear_backward_chunk_reverse(&c, &g);
         }
-        gla_store_state(&item, g.d.state, item.m.S);
+        gated_linear_store_state(&item, g.d.state, item.m.S);
     }
     device_workspace_free(p.buffers);
 }
@@ -563,13 +573,13 @@ static void gla_backward(TensorType type, GlaUpstream g, const GatedLinear *s)
 static void gated_linear_backward_cpu(GatedLinearGradient d, const Real *dout,
                                       const Real *dfinal_state, const GatedLinear *s)
 {
-    gla_backward(TENSOR_REAL, (GlaUpstream){ d, dout, dfinal_state }, s);
+    gated_linear_backward(TENSOR_REAL, (GatedLinearUpstream){ d, dout, dfinal_state }, s);
 }
 
 static void gated_linear_backward_bf16(GatedLinearGradient d, const Real *dout,
                                        const Real *dfinal_state, const GatedLinear *s)
 {
-    gla_backward(TENSOR_BF16, (GlaUpstream){ d, dout, dfinal_state }, s);
+    gated_linear_backward(TENSOR_BF16, (GatedLinearUpstream){ d, dout, dfinal_state }, s);
 }
 
 const GatedLinearKernels gated_linear_cpu = { gated_linear_forward_cpu, gated_linear_backward_cpu };

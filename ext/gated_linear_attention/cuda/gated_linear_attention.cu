@@ -4,33 +4,33 @@
 #include "ext/gated_linear_attention/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
-enum { GLA_THREADS = 32, GLA_SHARED = 48 << 10 };
+enum { GATED_LINEAR_THREADS = 32, GATED_LINEAR_SHARED = 48 << 10 };
 
-/* One of `width` rows or columns of a head's state; its elements are GLA_THREADS apart, in shared
- * memory or, if they do not fit, in a workspace; and the positions of its sequence. */
-struct GlaLine {
+/* One of `width` rows or columns of a head's state; its elements are GATED_LINEAR_THREADS apart, in
+ * shared memory or, if they do not fit, in a workspace; and the positions of its sequence. */
+struct GatedLinearLine {
     Real *T;
     int64_t length; /* elements */
     int64_t head, h, c, begin, end;
     bool valid;
 
-    __device__ GlaLine(const GatedLinear &s, int64_t width, int64_t size, Real *states,
-                       Real *shared)
+    __device__ GatedLinearLine(const GatedLinear &s, int64_t width, int64_t size, Real *states,
+                               Real *shared)
     {
-        const int64_t tiles = (width + GLA_THREADS - 1) / GLA_THREADS;
+        const int64_t tiles = (width + GATED_LINEAR_THREADS - 1) / GATED_LINEAR_THREADS;
         head = blockIdx.x / tiles;
         h = head % s.x.H;
-        c = blockIdx.x % tiles * GLA_THREADS + threadIdx.x;
+        c = blockIdx.x % tiles * GATED_LINEAR_THREADS + threadIdx.x;
         const int64_t b = head / s.x.H;
         begin = s.x.offsets ? s.x.offsets[b] : b * s.x.N;
         end = s.x.offsets ? s.x.offsets[b + 1] : begin + s.x.N;
         length = size;
         valid = c < width;
-        T = (states ? states + blockIdx.x * length * GLA_THREADS : shared) + threadIdx.x;
+        T = (states ? states + blockIdx.x * length * GATED_LINEAR_THREADS : shared) + threadIdx.x;
     }
     __device__ Real &operator[](int64_t r) const
     {
-        return T[r * GLA_THREADS];
+        return T[r * GATED_LINEAR_THREADS];
     }
     /* from: its first element, or NULL: 0 */
     __device__ void set(const Real *from, int64_t stride) const
@@ -41,13 +41,13 @@ struct GlaLine {
 };
 
 /* Position i of head h: its rows, and the index of its row. */
-template <typename T> struct GlaPosition {
+template <typename T> struct GatedLinearPosition {
     const T *q, *k, *v;
     const Real *e; /* [D] */
     int64_t row;
     bool masked;
 
-    __device__ GlaPosition(const GatedLinear &s, const Real *decay, int64_t i, int64_t h)
+    __device__ GatedLinearPosition(const GatedLinear &s, const Real *decay, int64_t i, int64_t h)
     {
         const AttentionInputs &x = s.x;
         row = i * x.H + h;
@@ -70,7 +70,7 @@ template <typename T> struct GlaPosition {
 /* decay [rows, D]: e_i = e^(l_i), 1 if position i is masked, NaN where l_i > 0. A thread computes
  * those of one element of a head's keys, and each e_i makes up for the rounding of those before,
  * since their product would be off by 1e-3 after 100 000 positions. */
-template <typename T> __global__ void gla_decays(Real *decay, GatedLinear s)
+template <typename T> __global__ void gated_linear_decays(Real *decay, GatedLinear s)
 {
     GRID_FOR(index, s.x.B * s.x.H * s.x.D) {
         const int64_t head = index / s.x.D, d = index % s.x.D, b = head / s.x.H;
@@ -78,7 +78,7 @@ template <typename T> __global__ void gla_decays(Real *decay, GatedLinear s)
         const int64_t end = s.x.offsets ? s.x.offsets[b + 1] : begin + s.x.N;
         double owed = 0;
         for (int64_t i = begin; i < end; i++) {
-            const GlaPosition<T> p(s, decay, i, head % s.x.H);
+            const GatedLinearPosition<T> p(s, decay, i, head % s.x.H);
             const Real l = p.masked ? 0 : s.log_decay[p.row * s.x.D + d];
             const double e = exp((double)l + owed);
             const Real rounded = l <= 0 ? (Real)e : (Real)NAN;
@@ -90,18 +90,18 @@ template <typename T> __global__ void gla_decays(Real *decay, GatedLinear s)
 
 /* A column per thread:  S <- diag(e) S + k v^T      out = S^T q */
 template <typename T>
-__global__ void gla_forward(T *out, Real *final_state, const Real *decay, Real *states,
-                            GatedLinear s)
+__global__ void gated_linear_forward(T *out, Real *final_state, const Real *decay, Real *states,
+                                     GatedLinear s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const GlaLine S(s, M, D, states, shared);
+    const GatedLinearLine S(s, M, D, states, shared);
     if (!S.valid)
         return;
     const int64_t at = S.head * D * M + S.c;
     S.set(s.state ? s.state + at : NULL, M);
     for (int64_t i = S.begin; i < S.end; i++) {
-        const GlaPosition<T> p(s, decay, i, S.h);
+        const GatedLinearPosition<T> p(s, decay, i, S.h);
         const Real v = p.value(S.c);
         Real sum = 0;
         for (int64_t d = 0; d < D; d++) {
@@ -117,20 +117,20 @@ __global__ void gla_forward(T *out, Real *final_state, const Real *decay, Real *
 /* A row per thread:  S <- diag(e) S      Zg = S g      S <- S + k v^T      dq = Zg + (v.g) k
  * and <S_N, F>_d, in Real [heads, D] */
 template <typename T>
-__global__ void gla_backward_dq(GatedLinearGradient to, Real *Zg, Real *last, const T *dout,
-                                const Real *dfinal_state, const Real *decay, Real *states,
-                                GatedLinear s)
+__global__ void gated_linear_backward_dq(GatedLinearGradient to, Real *Zg, Real *last,
+                                         const T *dout, const Real *dfinal_state, const Real *decay,
+                                         Real *states, GatedLinear s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const GlaLine S(s, D, M, states, shared);
+    const GatedLinearLine S(s, D, M, states, shared);
     if (!S.valid)
         return;
     T *dquery = (T *)to.x.query.data;
     const int64_t at = (S.head * D + S.c) * M;
     S.set(s.state ? s.state + at : NULL, 1);
     for (int64_t i = S.begin; i < S.end; i++) {
-        const GlaPosition<T> p(s, decay, i, S.h);
+        const GatedLinearPosition<T> p(s, decay, i, S.h);
         const Real e = p.e[S.c], k = p.key(S.c);
         Real sum = 0, vg = 0;
         for (int64_t m = 0; m < M; m++) {
@@ -154,20 +154,20 @@ __global__ void gla_backward_dq(GatedLinearGradient to, Real *Zg, Real *last, co
  *     Rv = R' v      dk = Rv + (v.g) q      dl <- dl + q o Zg - k o Rv
  *     R' <- diag(e) (R' + q g^T) */
 template <typename T>
-__global__ void gla_backward_dk(GatedLinearGradient to, const Real *Zg, const Real *last,
-                                const T *dout, const Real *dfinal_state, const Real *decay,
-                                Real *states, GatedLinear s)
+__global__ void gated_linear_backward_dk(GatedLinearGradient to, const Real *Zg, const Real *last,
+                                         const T *dout, const Real *dfinal_state, const Real *decay,
+                                         Real *states, GatedLinear s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const GlaLine R(s, D, M, states, shared);
+    const GatedLinearLine R(s, D, M, states, shared);
     if (!R.valid)
         return;
     T *dkey = (T *)to.x.key.data;
     double dl = (double)last[R.head * D + R.c];
     R.set(dfinal_state ? dfinal_state + (R.head * D + R.c) * M : NULL, 1);
     for (int64_t i = R.end - 1; i >= R.begin; i--) {
-        const GlaPosition<T> p(s, decay, i, R.h);
+        const GatedLinearPosition<T> p(s, decay, i, R.h);
         const Real e = p.e[R.c], q = load(&p.q[R.c]);
         const int64_t at = p.row * D + R.c;
         Real Rv = 0, vg = 0;
@@ -191,19 +191,20 @@ __global__ void gla_backward_dk(GatedLinearGradient to, const Real *Zg, const Re
 /* A column per thread, from the last position:
  *     R <- R' + q g^T      dv = R^T k      R' <- diag(e) R */
 template <typename T>
-__global__ void gla_backward_dv(GatedLinearGradient to, const T *dout, const Real *dfinal_state,
-                                const Real *decay, Real *states, GatedLinear s)
+__global__ void gated_linear_backward_dv(GatedLinearGradient to, const T *dout,
+                                         const Real *dfinal_state, const Real *decay, Real *states,
+                                         GatedLinear s)
 {
     DYNAMIC_SHARED(Real, shared);
     const int64_t D = s.x.D, M = s.x.M;
-    const GlaLine R(s, M, D, states, shared);
+    const GatedLinearLine R(s, M, D, states, shared);
     if (!R.valid)
         return;
     T *dvalue = (T *)to.x.value.data;
     const int64_t at = R.head * D * M + R.c;
     R.set(dfinal_state ? dfinal_state + at : NULL, M);
     for (int64_t i = R.end - 1; i >= R.begin; i--) {
-        const GlaPosition<T> p(s, decay, i, R.h);
+        const GatedLinearPosition<T> p(s, decay, i, R.h);
         const Real g = load(&dout[p.row * M + R.c]);
         Real dv = 0;
         for (int64_t d = 0; d < D; d++) {
@@ -219,34 +220,36 @@ __global__ void gla_backward_dv(GatedLinearGradient to, const T *dout, const Rea
 }
 
 /* Blocks for `width` lines of all heads. */
-static unsigned gla_blocks(const GatedLinear *s, int64_t width)
+static unsigned gated_linear_blocks(const GatedLinear *s, int64_t width)
 {
-    return (unsigned)(s->x.B * s->x.H * ((width + GLA_THREADS - 1) / GLA_THREADS));
+    return (unsigned)(s->x.B * s->x.H *
+                      ((width + GATED_LINEAR_THREADS - 1) / GATED_LINEAR_THREADS));
 }
 
 /* Bytes of shared memory for lines of this many elements: 0 if they do not fit. */
-static int gla_shared(int64_t length)
+static int gated_linear_shared(int64_t length)
 {
-    const int64_t bytes = length * GLA_THREADS * (int64_t)sizeof(Real);
-    return bytes <= GLA_SHARED ? (int)bytes : 0;
+    const int64_t bytes = length * GATED_LINEAR_THREADS * (int64_t)sizeof(Real);
+    return bytes <= GATED_LINEAR_SHARED ? (int)bytes : 0;
 }
 
 /* A workspace for `width` lines where shared memory is too small, or NULL. */
-static Real *gla_states(const GatedLinear *s, int64_t width, int64_t length)
+static Real *gated_linear_states(const GatedLinear *s, int64_t width, int64_t length)
 {
-    return gla_shared(length) ? NULL
-                              : device_workspace(gla_blocks(s, width) * length * GLA_THREADS);
+    return gated_linear_shared(length)
+               ? NULL
+               : device_workspace(gated_linear_blocks(s, width) * length * GATED_LINEAR_THREADS);
 }
 
 static void gated_linear_forward_cuda(TensorType type, Real *out, Real *final_state,
                                       const GatedLinear *s)
 {
     const int64_t D = s->x.D, M = s->x.M, rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
-    Real *decay = device_workspace(rows * D), *states = gla_states(s, M, D);
+    Real *decay = device_workspace(rows * D), *states = gated_linear_states(s, M, D);
     BY_STORAGE(type, T, {
-        LAUNCH(gla_decays<T>, blocks_for(s->x.B * s->x.H * D), THREADS, 0, decay, *s);
-        LAUNCH(gla_forward<T>, gla_blocks(s, M), GLA_THREADS, gla_shared(D), (T *)out, final_state,
-               decay, states, *s);
+        LAUNCH(gated_linear_decays<T>, blocks_for(s->x.B * s->x.H * D), THREADS, 0, decay, *s);
+        LAUNCH(gated_linear_forward<T>, gated_linear_blocks(s, M), GATED_LINEAR_THREADS,
+               gated_linear_shared(D), (T *)out, final_state, decay, states, *s);
     });
     device_workspace_free(states);
     device_workspace_free(decay);
@@ -259,16 +262,16 @@ static void gated_linear_backward_cuda(TensorType type, GatedLinearGradient d, c
     const int64_t rows = (s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H;
     Real *decay = device_workspace(2 * rows * D + heads * D);
     Real *Zg = decay + rows * D, *last = Zg + rows * D;
-    Real *columns = gla_states(s, M, D), *lines = gla_states(s, D, M);
+    Real *columns = gated_linear_states(s, M, D), *lines = gated_linear_states(s, D, M);
     BY_STORAGE(type, T, {
         const T *g = (const T *)dout;
-        LAUNCH(gla_decays<T>, blocks_for(heads * D), THREADS, 0, decay, *s);
-        LAUNCH(gla_backward_dq<T>, gla_blocks(s, D), GLA_THREADS, gla_shared(M), d, Zg, last, g,
-               dfinal_state, decay, lines, *s);
-        LAUNCH(gla_backward_dk<T>, gla_blocks(s, D), GLA_THREADS, gla_shared(M), d, Zg, last, g,
-               dfinal_state, decay, lines, *s);
-        LAUNCH(gla_backward_dv<T>, gla_blocks(s, M), GLA_THREADS, gla_shared(D), d, g, dfinal_state,
-               decay, columns, *s);
+        LAUNCH(gated_linear_decays<T>, blocks_for(heads * D), THREADS, 0, decay, *s);
+        LAUNCH(gated_linear_backward_dq<T>, gated_linear_blocks(s, D), GATED_LINEAR_THREADS,
+               gated_linear_shared(M), d, Zg, last, g, dfinal_state, decay, lines, *s);
+        LAUNCH(gated_linear_backward_dk<T>, gated_linear_blocks(s, D), GATED_LINEAR_THREADS,
+               gated_linear_shared(M), d, Zg, last, g, dfinal_state, decay, lines, *s);
+        LAUNCH(gated_linear_backward_dv<T>, gated_linear_blocks(s, M), GATED_LINEAR_THREADS,
+               gated_linear_shared(D), d, g, dfinal_state, decay, columns, *s);
     });
     device_workspace_free(lines);
     device_workspace_free(columns);

@@ -9,11 +9,11 @@
 #include <string.h>
 
 #ifdef TAPEGRAD_DOUBLE
-#define GLA_TOLERANCE 1e-12
+#define GATED_LINEAR_TOLERANCE 1e-12
 #define PARTS_TOLERANCE 1e-11
 #define DRIFT_TOLERANCE 1e-10
 #else
-#define GLA_TOLERANCE 2e-5
+#define GATED_LINEAR_TOLERANCE 2e-5
 #define PARTS_TOLERANCE 2e-5
 #define DRIFT_TOLERANCE 2e-5 /* of a sum of 100 000 terms */
 #endif
@@ -24,17 +24,17 @@ enum { QUERY, KEY, VALUE, LOG_DECAY, STATE, INPUTS, OUT = INPUTS, FINAL_STATE, R
 static const double mean_log_decay[] = { -0.001, -0.02, -0.5, -5, -20, -60 };
 enum { HEADS = sizeof mean_log_decay / sizeof *mean_log_decay };
 
-typedef struct GlaCase {
+typedef struct GatedLinearCase {
     int64_t N, D, M;
     bool states, masked, packed; /* three sequences, two of them short */
-} GlaCase;
+} GatedLinearCase;
 
-static int64_t sequences_of(const GlaCase *c)
+static int64_t sequences_of(const GatedLinearCase *c)
 {
     return c->packed ? 3 : 1;
 }
 
-static Shape shape_of(const GlaCase *c, int i)
+static Shape shape_of(const GatedLinearCase *c, int i)
 {
     return i == STATE || i == FINAL_STATE
                ? shape(sequences_of(c), HEADS, c->D, c->M)
@@ -42,7 +42,7 @@ static Shape shape_of(const GlaCase *c, int i)
 }
 
 /* Log decays of the head's mean, random per element; some are -infinity */
-static Real *log_decays_of(const GlaCase *c)
+static Real *log_decays_of(const GatedLinearCase *c)
 {
     const int64_t count = shape_count(shape_of(c, LOG_DECAY));
     Real *l = test_normal(31, count);
@@ -58,7 +58,7 @@ static Real *log_decays_of(const GlaCase *c)
 /* A head of one sequence, positions [begin, end), those from keys on masked; values and upstream
  * gradients, and results in double: of the tensors' shapes, with those of all heads */
 typedef struct Recurrence {
-    const GlaCase *c;
+    const GatedLinearCase *c;
     const Real *x[RESULTS]; /* inputs; dL/dout and dL/dfinal_state, or NULL */
     double *y[RESULTS];     /* gradients of the inputs; out and final_state */
     int64_t sequence, h, begin, end, keys;
@@ -167,8 +167,9 @@ static void assert_head(const Recurrence *r, int of, const Real *actual)
         printf("N %d mean %g: %s %.1e\n", (int)r->c->N, mean_log_decay[r->h], names[of],
                error / largest);
     else
-        ck_assert_msg(error <= GLA_TOLERANCE * largest, "mean %g: %s is off by %.2g of the largest",
-                      mean_log_decay[r->h], names[of], error / largest);
+        ck_assert_msg(error <= GATED_LINEAR_TOLERANCE * largest,
+                      "mean %g: %s is off by %.2g of the largest", mean_log_decay[r->h], names[of],
+                      error / largest);
 }
 
 static void assert_recurrence(Recurrence r, Tensor *const results[RESULTS], const int32_t *offsets,
@@ -192,7 +193,7 @@ static void assert_recurrence(Recurrence r, Tensor *const results[RESULTS], cons
         free(r.y[i]);
 }
 
-static void check_case(Device *device, GlaCase c)
+static void check_case(Device *device, GatedLinearCase c)
 {
     const int32_t N = (int32_t)c.N, lengths[] = { N - N / 4 };
     const int32_t packed[] = { 0, N / 3, N / 3 + 1, N }, whole[] = { 0, N };
@@ -235,8 +236,8 @@ static void check_case(Device *device, GlaCase c)
 
 static void check_all_cases(Device *device)
 {
-    const GlaCase any = { .N = 700, .D = 8, .M = 5 };
-    GlaCase states = any, masked = any, packed = any, wide = { .N = 333, .D = 40, .M = 24 };
+    const GatedLinearCase any = { .N = 700, .D = 8, .M = 5 };
+    GatedLinearCase states = any, masked = any, packed = any, wide = { .N = 333, .D = 40, .M = 24 };
     states.states = masked.states = packed.states = wide.states = true;
     masked.masked = packed.packed = true;
     check_case(device, any);
