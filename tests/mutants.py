@@ -2,6 +2,8 @@
 """Mutants: one change of one source each, which the tests must find.
 
     tests/mutants.py [PATTERN...]      what is not yet recorded, of files that match (default: all)
+    tests/mutants.py --random COUNT    COUNT of the whole set at random: those whose keys, which are
+                                       hashes, are the smallest; prints how many are killed
     tests/mutants.py --sample COUNT    a sample of what is recorded, other mutants for each commit;
                                        fails where one that is recorded as killed survives
     tests/mutants.py --count [PATTERN...]    counts them; --list prints them
@@ -473,26 +475,43 @@ def report(mutant, killed):
     print(f'{"SURVIVES" if killed is None else killed:60} {mutant.name()}', flush=True)
 
 
+def try_unknown(workers, mutants, known):
+    """Tries those that are not in known, and adds their results to it and to the file."""
+    def done(mutant, killed, seconds):
+        known[mutant.key] = {'key': mutant.key, 'killed': killed, 'seconds': round(seconds, 2),
+                             'mutant': mutant.name()}
+        with open(f'{WORK}/results.jsonl', 'a') as file:
+            file.write(json.dumps(known[mutant.key]) + '\n')
+        report(mutant, killed)
+    os.makedirs(WORK, exist_ok=True)
+    workers.try_all([m for m in mutants if m.key not in known], done)
+
+
 def run_files(patterns):
     known, record, workers = results(), read_record(), Workers()
-    os.makedirs(WORK, exist_ok=True)
     slow = {path for path in files_of(patterns) if concerned(path)[1] == '*'}
     for path in sorted(files_of(patterns), key=lambda path: path in slow):
         mutants = mutants_of(path)
         if not mutants or (path in record and record[path][0] == digest(mutants)):
             continue
-
-        def done(mutant, killed, seconds):
-            known[mutant.key] = {'key': mutant.key, 'killed': killed, 'seconds': round(seconds, 2),
-                                 'mutant': mutant.name()}
-            with open(f'{WORK}/results.jsonl', 'a') as file:
-                file.write(json.dumps(known[mutant.key]) + '\n')
-            report(mutant, killed)
-        workers.try_all([m for m in mutants if m.key not in known], done)
+        try_unknown(workers, mutants, known)
         killers = {known[m.key]['killed'] for m in mutants} - {None, 'not compiled'}
         check_killers(path, {' '.join(killer.split()[:3]) for killer in killers})
         write_record(path, mutants, {m.key: known[m.key]['killed'] for m in mutants})
         print(f'== {path}: {read_record()[path][1]} killed', flush=True)
+
+
+def run_random(count):
+    mutants = [m for path in files_of([]) for m in mutants_of(path)]
+    drawn = sorted(mutants, key=lambda m: m.key)[:count]
+    known = results()
+    try_unknown(Workers(), drawn, known)
+    compiled = [m for m in drawn if known[m.key]['killed'] != 'not compiled']
+    survivors = [m for m in compiled if known[m.key]['killed'] is None]
+    for mutant in survivors:
+        report(mutant, None)
+    print(f'mutants: {len(drawn)} of {len(mutants)} at random, {len(compiled)} compile, '
+          f'{len(compiled) - len(survivors)} are killed')
 
 
 def run_sample(count):
@@ -525,8 +544,8 @@ def main():
             else:
                 print(f'{len(mutants):6} {path}')
         print(f'{sum(map(len, sets.values())):6} mutants')
-    elif arguments[:1] == ['--sample'] and len(arguments) == 2 and arguments[1].isdigit():
-        run_sample(int(arguments[1]))
+    elif arguments[:1] in (['--sample'], ['--random']) and arguments[1:] and arguments[1].isdigit():
+        {'--sample': run_sample, '--random': run_random}[arguments[0]](int(arguments[1]))
     elif any(a.startswith('-') for a in arguments):
         sys.exit(__doc__)
     else:
