@@ -6,7 +6,7 @@
 # Before a push: what the change since COMMIT concerns, at most about LIMIT=300 seconds.
 check:
 	+@tests/check_change.sh $(COMMIT)
-# The long checks, PART=0 to 9 of them or all.
+# The long checks, PART=0 to 11 of them or all.
 nightly:
 	@tests/nightly.sh $(PART)
 
