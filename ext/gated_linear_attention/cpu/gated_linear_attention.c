@@ -11,14 +11,14 @@
  * pair: so dl has what it needs, and dq_i = Zg_i + (v_i.g_i) k_i, dk_i = Rv_i + (v_i.g_i) q_i.
  *
  * No exponent is positive, and l_i = -infinity is a factor 0 like others. But a state multiplied by
- * 100 000 rounded e_i that are nearly 1 would be off by 1e-3. Weak decays wait: T is stored without
- * their product, e^L with the sum L in double, until that is below 1/2; in the meantime e_i is 1,
- * what is read is multiplied by f_i = e^L, and what is added is divided by it. */
+ * 100 000 rounded e_i that are nearly 1 would be off by 1e-3. Weak decays stay pending: T is stored
+ * without their product, e^L with the sum L in double, until that is below 1/2; in the meantime e_i
+ * is 1, what is read is multiplied by f_i = e^L, and what is added is divided by it. */
 #include "ext/gated_linear_attention/kernels.h"
 #include "ops/cpu/shared/packing.h"
 
 enum { GATED_LINEAR_CHUNK = 64 };             /* positions per chunk */
-static const double GATED_LINEAR_WEAK = -0.7; /* the sum L, above which decays wait */
+static const double GATED_LINEAR_WEAK = -0.7; /* the sum L, above which decays are pending */
 
 /* A pass over all sequences and heads. */
 typedef struct GatedLinearPass {
@@ -41,7 +41,7 @@ typedef struct GatedLinearBuffers {
     Real *Zg;                    /* [length, D]: of the whole sequence */
     Real *vg;                    /* [C]: v_i.g_i */
     Real *sum;                   /* [D]: of a chunk's l_i */
-    double *waiting;             /* [D]: the sum L of the decays that wait */
+    double *pending;             /* [D]: the sum L of the pending decays */
     double *dl;                  /* [D]: of the last position that was done */
 } GatedLinearBuffers;
 
@@ -69,7 +69,7 @@ static GatedLinearBuffers allocate_gla(const GatedLinearPass *p, Real *memory, i
     m.Q_f = allocate(memory, used, C * p->D);
     m.K_f = allocate(memory, used, C * p->D);
     m.sum = allocate(memory, used, p->D);
-    m.waiting = allocate_doubles(memory, used, p->D);
+    m.pending = allocate_doubles(memory, used, p->D);
     if (p->backward) {
         m.S_t = allocate(memory, used, p->D * p->M);
         m.Zg = allocate(memory, used, p->length * p->D);
@@ -236,7 +236,7 @@ typedef struct GatedLinearChunk {
     GatedLinearItem *item;
     int64_t first, count; /* first: of the positions of all sequences */
     int64_t keys;         /* positions that are not masked: the first ones */
-    bool waits;           /* whether any of its decays does; else f is 1, and not computed */
+    bool pending;         /* whether any of its decays is; else f is 1, and not computed */
 } GatedLinearChunk;
 
 static GatedLinearChunk gated_linear_chunk(GatedLinearItem *item, int64_t first)
@@ -320,25 +320,25 @@ WHOLE_VECTORS static void exponentials(Real *e, int64_t count)
         e[i] = flush_factor(real_exp(e[i]));
 }
 
-/* A position's log decays l and log f. If `weak` is not 0, l waits: it becomes 0, and `waiting`
- * gains it. Log f is `waiting` with it or, in reverse, where T decays after the position, without.
+/* A position's log decays l and log f. If `weak` is not 0, l is pending: it becomes 0, and
+ * `pending` gains it. Log f is `pending` with it or, in reverse, where T decays after the position, without.
  */
-WHOLE_VECTORS static void row_that_waits(Real *restrict l, Real *restrict log_f,
-                                         double *restrict waiting, const Real *restrict weak,
-                                         int64_t D, bool reverse)
+WHOLE_VECTORS static void defer_row(Real *restrict l, Real *restrict log_f,
+                                    double *restrict pending, const Real *restrict weak, int64_t D,
+                                    bool reverse)
 {
     for (int64_t d = 0; reverse && d < D; d++)
-        log_f[d] = (Real)waiting[d];
+        log_f[d] = (Real)pending[d];
     for (int64_t d = 0; d < D; d++) {
-        const double with = waiting[d] + (double)l[d];
-        waiting[d] = weak[d] != 0 ? with : 0;
+        const double with = pending[d] + (double)l[d];
+        pending[d] = weak[d] != 0 ? with : 0;
         l[d] = weak[d] != 0 ? 0 : l[d];
     }
     for (int64_t d = 0; !reverse && d < D; d++)
-        log_f[d] = (Real)waiting[d];
+        log_f[d] = (Real)pending[d];
 }
 
-/* decay and f. Decays that wait no longer are added to the first l. */
+/* decay and f. Decays that are pending no longer are added to the first l. */
 static void gated_linear_load_decay(GatedLinearChunk *c, bool reverse)
 {
     const AttentionInputs *x = c->item->pass->x;
@@ -348,43 +348,43 @@ static void gated_linear_load_decay(GatedLinearChunk *c, bool reverse)
     gated_linear_load(c, m->decay, TENSOR_REAL, c->item->pass->s->log_decay, x->H * x->D, x->D,
                       c->keys);
     sum_rows_of(m->sum, m->decay, c->count, D);
-    c->waits = false;
+    c->pending = false;
     for (int64_t d = 0; d < x->D; d++) {
-        const bool weak = m->waiting[d] + (double)m->sum[d] > GATED_LINEAR_WEAK;
-        c->waits |= weak || m->waiting[d] != 0;
-        first[d] += weak ? 0 : (Real)m->waiting[d];
+        const bool weak = m->pending[d] + (double)m->sum[d] > GATED_LINEAR_WEAK;
+        c->pending |= weak || m->pending[d] != 0;
+        first[d] += weak ? 0 : (Real)m->pending[d];
         m->sum[d] = weak;
     }
-    for (int64_t n = 0; c->waits && n < c->count; n++) {
+    for (int64_t n = 0; c->pending && n < c->count; n++) {
         const int64_t at = (reverse ? last - n : n) * D;
-        row_that_waits(m->decay + at, m->f + at, m->waiting, m->sum, D, reverse);
+        defer_row(m->decay + at, m->f + at, m->pending, m->sum, D, reverse);
     }
     exponentials(m->decay, c->count * D);
-    if (c->waits)
+    if (c->pending)
         exponentials(m->f, c->count * D);
 }
 
 /* rows [count, D] multiplied, or divided, by f: stored in `to`, which is returned. Where no decay
- * waits f is 1: returns rows. */
+ * is pending f is 1: returns rows. */
 WHOLE_VECTORS static const Real *times_f(const GatedLinearChunk *c, Real *to, const Real *rows)
 {
     const Real *f = c->item->m.f;
-    for (int64_t k = 0; c->waits && k < c->count * c->item->pass->D; k += LANES)
+    for (int64_t k = 0; c->pending && k < c->count * c->item->pass->D; k += LANES)
         *at_vector(to + k) = vector(rows + k) * vector(f + k);
-    return c->waits ? to : rows;
+    return c->pending ? to : rows;
 }
 
 WHOLE_VECTORS static const Real *over_f(const GatedLinearChunk *c, Real *to, const Real *rows)
 {
     const Real *f = c->item->m.f;
-    for (int64_t k = 0; c->waits && k < c->count * c->item->pass->D; k += LANES)
+    for (int64_t k = 0; c->pending && k < c->count * c->item->pass->D; k += LANES)
         *at_vector(to + k) = vector(rows + k) / vector(f + k);
-    return c->waits ? to : rows;
+    return c->pending ? to : rows;
 }
 
-static void nothing_waits(const GatedLinearItem *item)
+static void clear_pending(const GatedLinearItem *item)
 {
-    memset(item->m.waiting, 0, (size_t)item->pass->D * sizeof *item->m.waiting);
+    memset(item->m.pending, 0, (size_t)item->pass->D * sizeof *item->m.pending);
 }
 
 /* to [D, M], padded, or its transpose [M, D] = the head's state; states NULL: 0 */
@@ -405,7 +405,7 @@ static void gated_linear_store_state(const GatedLinearItem *item, Real *states, 
     const int64_t D = p->x->D, M = p->x->M;
     for (int64_t k = 0; states && k < D * M; k++)
         states[item->head * D * M + k] =
-            (Real)exp(item->m.waiting[k / M]) * S[k / M * p->M + k % M];
+            (Real)exp(item->m.pending[k / M]) * S[k / M * p->M + k % M];
 }
 
 /* -------------------------------------------------------------------------------------- forward */
@@ -429,7 +429,7 @@ static void gated_linear_forward(TensorType type, Real *out, Real *final_state,
     GATED_LINEAR_ITEMS(item, &p)
     {
         gated_linear_load_state(&item, item.m.S, s->state, false);
-        nothing_waits(&item);
+        clear_pending(&item);
         for (int64_t i = item.begin; i < item.end; i += GATED_LINEAR_CHUNK) {
             GatedLinearChunk c = gated_linear_chunk(&item, i);
             gated_linear_forward_chunk(&c, out);
@@ -489,7 +489,7 @@ static void gated_linear_begin_dl(const GatedLinearItem *item, const Real *F_t)
     for (int64_t k = 0; k < D * item->pass->M; k++)
         item->m.dl[k % D] += (double)item->m.S_t[k] * (double)F_t[k];
     for (int64_t d = 0; d < D; d++)
-        item->m.dl[d] *= exp(item->m.waiting[d]);
+        item->m.dl[d] *= exp(item->m.pending[d]);
 }
 
 /* dl_i [D] = dl_{i+1} + q o Zg - k o Rv, but 0 where the decay e^(l_i) is; Zg becomes dl_i */
@@ -550,7 +550,7 @@ static void gated_linear_backward(TensorType type, GatedLinearUpstream g, const 
         const int64_t last =
             maximum(item.end - 1 - item.begin, 0) / GATED_LINEAR_CHUNK * GATED_LINEAR_CHUNK;
         gated_linear_load_state(&item, item.m.S_t, s->state, true);
-        nothing_waits(&item);
+        clear_pending(&item);
         for (int64_t i = item.begin; needs_S && i < item.end; i += GATED_LINEAR_CHUNK) {
             GatedLinearChunk c = gated_linear_chunk(&item, i);
             gated_linear_backward_chunk(&c, &g);
@@ -559,7 +559,7 @@ static void gated_linear_backward(TensorType type, GatedLinearUpstream g, const 
         gated_linear_begin_dl(&item, item.m.S);
         memcpy(item.m.S_t, item.m.S, (size_t)(p.D * p.M) * sizeof *item.m.S);
         gated_linear_load_state(&item, item.m.S, g.dfinal_state, false);
-        nothing_waits(&item);
+        clear_pending(&item);
         for (int64_t i = item.begin + last; i >= item.begin && i < item.end;
              i -= GATED_LINEAR_CHUNK) {
             GatedLinearChunk c = gated_linear_chunk(&item, i);

@@ -76,14 +76,14 @@ template <typename T> __global__ void gated_linear_decays(Real *decay, GatedLine
         const int64_t head = index / s.x.D, d = index % s.x.D, b = head / s.x.H;
         const int64_t begin = s.x.offsets ? s.x.offsets[b] : b * s.x.N;
         const int64_t end = s.x.offsets ? s.x.offsets[b + 1] : begin + s.x.N;
-        double owed = 0;
+        double error = 0;
         for (int64_t i = begin; i < end; i++) {
             const GatedLinearPosition<T> p(s, decay, i, head % s.x.H);
             const Real l = p.masked ? 0 : s.log_decay[p.row * s.x.D + d];
-            const double e = exp((double)l + owed);
+            const double e = exp((double)l + error);
             const Real rounded = l <= 0 ? (Real)e : (Real)NAN;
             decay[p.row * s.x.D + d] = rounded;
-            owed = l > -1 ? e / (double)rounded - 1 : 0;
+            error = l > -1 ? e / (double)rounded - 1 : 0;
         }
     }
 }
