@@ -28,6 +28,7 @@
  * not grow with the length: R is stored per segment, and <S, R> is dl between two of them. */
 #include "ext/delta/cpu/positions.h"
 #include "ext/delta/cpu/triangles.h"
+#include "ops/cpu/shared/head_rows.h"
 
 /* A pass over all sequences and heads. */
 typedef struct DeltaPass {
@@ -229,61 +230,45 @@ static DeltaChunk load_chunk(DeltaItem *item, int64_t first, bool reverse)
     return c;
 }
 
-/* The chunk's rows of a tensor with `columns` elements per head, `stride` per position */
-static Rows delta_rows(const DeltaChunk *c, int type, const Real *data, int64_t stride,
-                       int64_t columns)
+/* The chunk's first `count` rows; those after them are 0 */
+static HeadRows delta_rows(const DeltaChunk *c, int64_t count)
 {
-    const int64_t at = c->first * stride + c->item->h * columns;
-    return (Rows){ type, elements_at(type, data, at), stride, c->count, columns };
-}
-
-static void load_rows(const DeltaChunk *c, Real *to, Rows rows, int64_t padded)
-{
-    pack(to, &rows, padded, 1, AHEAD);
-    memset(to + rows.count * padded, 0, (size_t)((c->rows - rows.count) * padded) * sizeof *to);
+    return (HeadRows){ c->item->h, c->first, count, c->rows };
 }
 
 static void load_query(const DeltaChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    load_rows(c, c->item->m.Q, delta_rows(c, c->item->pass->type, x->query, x->query_stride, x->D),
-              c->item->pass->D);
+    pack_head_rows(c->item->m.Q, delta_rows(c, c->count), c->item->pass->type, x->query,
+                   x->query_stride, x->D);
 }
 
-/* Masked keys and values may hold NaN. */
+/* Masked keys and values are 0: they may hold NaN. */
 static void load_key(const DeltaChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    Rows rows = delta_rows(c, c->item->pass->type, x->key, x->key_stride, x->D);
-    rows.count = c->keys;
-    load_rows(c, c->item->m.K, rows, c->item->pass->D);
+    pack_head_rows(c->item->m.K, delta_rows(c, c->keys), c->item->pass->type, x->key, x->key_stride,
+                   x->D);
 }
 
 static void load_value(const DeltaChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    Rows rows = delta_rows(c, c->item->pass->type, x->value, x->value_stride, x->M);
-    rows.count = c->keys;
-    load_rows(c, c->item->m.V, rows, c->item->pass->M);
+    pack_head_rows(c->item->m.V, delta_rows(c, c->keys), c->item->pass->type, x->value,
+                   x->value_stride, x->M);
 }
 
 /* Rows of out or of its gradient, or with TENSOR_REAL of u. */
 static void load_out_like(const DeltaChunk *c, Real *to, int type, const Real *data)
 {
     const AttentionInputs *x = c->item->pass->x;
-    load_rows(c, to, delta_rows(c, type, data, x->H * x->M, x->M), c->item->pass->M);
+    pack_head_rows(to, delta_rows(c, c->count), type, data, x->H * x->M, x->M);
 }
 
 static void store_delta_rows(const DeltaChunk *c, Gradient to, int type, const Real *rows,
                              int64_t stride, int64_t columns)
 {
-    if (!to.data)
-        return;
-    const Rows at = delta_rows(c, type, to.data, stride, columns);
-    const GradientRows rows_of = {
-        type, { (Real *)at.data, to.accumulate }, stride, c->count, columns
-    };
-    unpack(&rows_of, rows, round_up(columns, UNIT), 1, AHEAD);
+    unpack_head_rows(to, delta_rows(c, c->count), type, rows, stride, columns);
 }
 
 /* x <- E o x, the lower triangle, row i times factor_i if it is not NULL; whole rows are faster. */
@@ -349,17 +334,12 @@ static void decay_products(const DeltaChunk *c, const Real *factor)
         m->dA[i * DELTA_CHUNK + i] = 0;
 }
 
-/* to [D, M], padded, or its transpose [M, D] = a state [D, M]; NULL: 0 */
-static void load_delta_state(const DeltaItem *item, Real *to, const Real *state, bool transposed)
+/* to [D, M] or its transpose [M, D] = the head's state */
+static void load_delta_state(const DeltaItem *item, Real *to, const Real *states, bool transposed)
 {
-    const DeltaPass *p = item->pass;
-    const int64_t D = p->x->D, M = p->x->M;
-    memset(to, 0, (size_t)(p->D * p->M) * sizeof *to);
-    for (int64_t i = 0; state && i < D * M; i++) {
-        const int64_t d = i / M, v = i % M;
-        to[transposed ? v * p->D + d : d * p->M + v] =
-            state[(item->b * p->x->H + item->h) * D * M + i];
-    }
+    const AttentionInputs *x = item->pass->x;
+    const int64_t head = item->b * x->H + item->h;
+    pack_state(to, state_of_head(states, head, x->D * x->M), x->D, x->M, transposed);
 }
 
 static void store_delta_state(const DeltaItem *item, Real *to, const Real *S)

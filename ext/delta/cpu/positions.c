@@ -21,7 +21,7 @@
  * dl_i is a cumulative sum from the first position of a segment, where it is the product of the
  * rows of S and R before: R is stored per segment, so that errors do not grow with the length. */
 #include "ext/delta/cpu/positions.h"
-#include "ops/cpu/shared/packing.h"
+#include "ops/cpu/shared/head_rows.h"
 
 /* Positions packed at once, per segment, and the columns of a block */
 enum { DELTA_PACKED = 32, DELTA_PART = 512, DELTA_BLOCK = 2 * LANES };
@@ -173,26 +173,23 @@ static void store_scanned_state(const DeltaScan *s, Real *states, const Real *l)
 
 /* ----------------------------------------------------------------------------- packed positions */
 
+/* The packed positions, of which those before `end` have rows */
+static HeadRows scanned_rows(const DeltaScan *s, int64_t end)
+{
+    const int64_t count = maximum(minimum(s->count, end - s->first), 0);
+    return (HeadRows){ s->h, s->first, count, s->count };
+}
+
 static void load_rows_of(const DeltaScan *s, Real *to, int type, const Real *data, int64_t stride,
                          int64_t columns, int64_t end)
 {
-    const int64_t at = s->first * stride + s->h * columns, padded = round_up(columns, UNIT);
-    const int64_t count = maximum(minimum(s->count, end - s->first), 0);
-    const Rows rows = { type, elements_at(type, data, at), stride, count, columns };
-    pack(to, &rows, padded, 1, AHEAD);
-    memset(to + count * padded, 0, (size_t)((s->count - count) * padded) * sizeof *to);
+    pack_head_rows(to, scanned_rows(s, end), type, data, stride, columns);
 }
 
 static void store_rows_of(const DeltaScan *s, Gradient to, int type, const Real *rows,
                           int64_t stride, int64_t columns)
 {
-    if (!to.data)
-        return;
-    const int64_t at = s->first * stride + s->h * columns;
-    const GradientRows rows_of = {
-        type, { elements_at(type, to.data, at), to.accumulate }, stride, s->count, columns
-    };
-    unpack(&rows_of, rows, round_up(columns, UNIT), 1, AHEAD);
+    unpack_head_rows(to, scanned_rows(s, s->end), type, rows, stride, columns);
 }
 
 /* factor and pending of position first + i, and what they make of its key and query */

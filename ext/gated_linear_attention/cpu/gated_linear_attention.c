@@ -15,7 +15,7 @@
  * without their product, e^L with the sum L in double, until that is below 1/2; in the meantime e_i
  * is 1, what is read is multiplied by f_i = e^L, and what is added is divided by it. */
 #include "ext/gated_linear_attention/kernels.h"
-#include "ops/cpu/shared/packing.h"
+#include "ops/cpu/shared/head_rows.h"
 
 enum { GATED_LINEAR_CHUNK = 64 };             /* positions per chunk */
 static const double GATED_LINEAR_WEAK = -0.7; /* the sum L, above which decays are pending */
@@ -247,37 +247,26 @@ static GatedLinearChunk gated_linear_chunk(GatedLinearItem *item, int64_t first)
     return c;
 }
 
-/* The chunk's first rows of a tensor with `columns` elements per head, `stride` per position */
-static Rows gated_linear_rows(const GatedLinearChunk *c, int type, const Real *data, int64_t stride,
-                              int64_t columns, int64_t count)
+/* The chunk's first `count` rows; those after them are 0 */
+static HeadRows gated_linear_rows(const GatedLinearChunk *c, int64_t count)
 {
-    const int64_t at = c->first * stride + c->item->h * columns;
-    return (Rows){ type, elements_at(type, data, at), stride, count, columns };
-}
-
-/* to [count, columns], padded; 0 for masked rows, which may hold NaN */
-static void gated_linear_load(const GatedLinearChunk *c, Real *to, int type, const Real *data,
-                              int64_t stride, int64_t columns, int64_t count)
-{
-    const Rows rows = gated_linear_rows(c, type, data, stride, columns, count);
-    const int64_t padded = round_up(columns, UNIT);
-    pack(to, &rows, padded, 1, AHEAD);
-    memset(to + count * padded, 0, (size_t)((c->count - count) * padded) * sizeof *to);
+    return (HeadRows){ c->item->h, c->first, count, c->count };
 }
 
 static void gated_linear_load_query(const GatedLinearChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    gated_linear_load(c, c->item->m.Q, c->item->pass->type, x->query, x->query_stride, x->D,
-                      c->count);
+    pack_head_rows(c->item->m.Q, gated_linear_rows(c, c->count), c->item->pass->type, x->query,
+                   x->query_stride, x->D);
 }
 
+/* Masked ones are 0: they may hold NaN. */
 static void gated_linear_load_key_value(const GatedLinearChunk *c)
 {
     const AttentionInputs *x = c->item->pass->x;
-    gated_linear_load(c, c->item->m.K, c->item->pass->type, x->key, x->key_stride, x->D, c->keys);
-    gated_linear_load(c, c->item->m.V, c->item->pass->type, x->value, x->value_stride, x->M,
-                      c->keys);
+    const HeadRows rows = gated_linear_rows(c, c->keys);
+    pack_head_rows(c->item->m.K, rows, c->item->pass->type, x->key, x->key_stride, x->D);
+    pack_head_rows(c->item->m.V, rows, c->item->pass->type, x->value, x->value_stride, x->M);
 }
 
 /* g, and v.g */
@@ -286,7 +275,8 @@ static void gated_linear_load_upstream(const GatedLinearChunk *c, const Real *do
     const GatedLinearBuffers *m = &c->item->m;
     const AttentionInputs *x = c->item->pass->x;
     const int64_t M = c->item->pass->M;
-    gated_linear_load(c, m->G, c->item->pass->type, dout, x->H * x->M, x->M, c->count);
+    pack_head_rows(m->G, gated_linear_rows(c, c->count), c->item->pass->type, dout, x->H * x->M,
+                   x->M);
     for (int64_t i = 0; i < c->count; i++)
         m->vg[i] = dot(m->V + i * M, m->G + i * M, M);
 }
@@ -294,13 +284,7 @@ static void gated_linear_load_upstream(const GatedLinearChunk *c, const Real *do
 static void gated_linear_store(const GatedLinearChunk *c, Gradient to, int type, const Real *rows,
                                int64_t stride, int64_t columns)
 {
-    if (!to.data)
-        return;
-    const Rows at = gated_linear_rows(c, type, to.data, stride, columns, c->count);
-    const GradientRows rows_of = {
-        type, { (Real *)at.data, to.accumulate }, stride, c->count, columns
-    };
-    unpack(&rows_of, rows, round_up(columns, UNIT), 1, AHEAD);
+    unpack_head_rows(to, gated_linear_rows(c, c->count), type, rows, stride, columns);
 }
 
 /* sum [D] of the rows of l [count, D] */
@@ -345,8 +329,8 @@ static void gated_linear_load_decay(GatedLinearChunk *c, bool reverse)
     const GatedLinearBuffers *m = &c->item->m;
     const int64_t D = c->item->pass->D, last = c->count - 1;
     Real *first = m->decay + (reverse ? last : 0) * D;
-    gated_linear_load(c, m->decay, TENSOR_REAL, c->item->pass->s->log_decay, x->H * x->D, x->D,
-                      c->keys);
+    pack_head_rows(m->decay, gated_linear_rows(c, c->keys), TENSOR_REAL,
+                   c->item->pass->s->log_decay, x->H * x->D, x->D);
     sum_rows_of(m->sum, m->decay, c->count, D);
     c->pending = false;
     for (int64_t d = 0; d < x->D; d++) {
@@ -387,16 +371,12 @@ static void clear_pending(const GatedLinearItem *item)
     memset(item->m.pending, 0, (size_t)item->pass->D * sizeof *item->m.pending);
 }
 
-/* to [D, M], padded, or its transpose [M, D] = the head's state; states NULL: 0 */
+/* to [D, M] or its transpose [M, D] = the head's state */
 static void gated_linear_load_state(const GatedLinearItem *item, Real *to, const Real *states,
                                     bool transposed)
 {
-    const GatedLinearPass *p = item->pass;
-    const int64_t D = p->x->D, M = p->x->M;
-    const Real *state = state_of_head(states, item->head, D * M);
-    memset(to, 0, (size_t)(p->D * p->M) * sizeof *to);
-    for (int64_t k = 0; state && k < D * M; k++)
-        to[transposed ? k % M * p->D + k / M : k / M * p->M + k % M] = state[k];
+    const AttentionInputs *x = item->pass->x;
+    pack_state(to, state_of_head(states, item->head, x->D * x->M), x->D, x->M, transposed);
 }
 
 static void gated_linear_store_state(const GatedLinearItem *item, Real *states, const Real *S)
