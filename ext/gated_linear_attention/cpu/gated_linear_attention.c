@@ -305,8 +305,8 @@ WHOLE_VECTORS static void exponentials(Real *e, int64_t count)
 }
 
 /* A position's log decays l and log f. If `weak` is not 0, l is pending: it becomes 0, and
- * `pending` gains it. Log f is `pending` with it or, in reverse, where T decays after the position, without.
- */
+ * `pending` gains it. Log f is `pending` with it or, in reverse, where T decays after the
+ * position, without. */
 WHOLE_VECTORS static void defer_row(Real *restrict l, Real *restrict log_f,
                                     double *restrict pending, const Real *restrict weak, int64_t D,
                                     bool reverse)
