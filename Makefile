@@ -16,6 +16,7 @@
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make book          the book on gradients, under build/book/; make test-book (PAGES=pages: in Chromium too)
+# make man           pages for man, under build/man/: tapegrad(7) and the programs' (needs pandoc)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
 #                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
 # make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
@@ -306,7 +307,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/feature_maps --output $(BUILD)/figures/feature_maps
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-include tests/checks.mk one_file.mk install.mk $(wildcard book/book.mk)
+include tests/checks.mk one_file.mk man/man.mk install.mk $(wildcard book/book.mk)
 
 # ------------------------------------------------------------------------------------------ for editors
 # README's reading path, by the lines of today.
