@@ -112,7 +112,16 @@ static double learn(Device *device, const char *attention, int steps,
 
 int main(int argc, char **argv)
 {
-    program_start("recall");
+    program_start(argv[0]);
+    if (argc > 1 && !strcmp(argv[1], "--help")) {
+        printf("usage: %s recall|parity [STEPS [ATTENTION [DEVICE]]]\n\n"
+               "Trains two layers of each kind of attention (or of ATTENTION) for STEPS steps\n"
+               "(2000), and prints the accuracy on fresh sequences.\n\n"
+               "  recall  the values of eight keys, in another order (Arora et al. 2023, Zoology)\n"
+               "  parity  the parity of all bits so far, after each bit\n",
+               program_name());
+        return EXIT_SUCCESS;
+    }
     const bool parity = argc > 1 && !strcmp(argv[1], "parity");
     if (argc < 2 || (!parity && strcmp(argv[1], "recall")))
         fail(BAD_USE, "%s: expected recall|parity [STEPS [ATTENTION [DEVICE]]]",
