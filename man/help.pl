@@ -14,11 +14,13 @@ sub marked { plain($_[0]) =~ s/\b([A-Z]{2,}|[NX])\b/*$1*/gr }
 
 # The lines of usage, the text, and pairs of an argument, as "--layers N" or the name of a command, and its text.
 sub help {
-    my $text = `'$program' @_ --help`;
-    die "$program @_ --help failed\n" if $?;
-    $text =~ s/^  \Q$name\E (?=\S)/  /mg; # before the names of commands
+    my $pid = open(my $out, '-|') // die "fork: $!\n";
+    $pid || exec { $program } $installed, @_, '--help'; # as if it were installed
+    my $text = do { local $/; <$out> };
+    close $out or die "$program @_ --help failed\n";
+    $text =~ s/^  \Q$installed\E (?=\S)/  /mg; # before the names of commands
     $text =~ s/^usage: ((?:.+\n)+)\n// or die "$program @_ --help: expected usage: in the first line\n";
-    my @usage = map { s/^\s*\Q$name\E//r } split /\n/, $1;
+    my @usage = map { s/^\s*\Q$installed\E//r } split /\n/, $1;
     my $command = join '|', @commands;
     $text =~ s/\b\Q$name\E (?=($command)\b)/$installed /g if $command;
     my @items;

@@ -112,7 +112,7 @@ static double learn(Device *device, const char *attention, int steps,
 
 static void print_help(void)
 {
-    printf("usage: recall recall|parity [STEPS [ATTENTION [DEVICE]]]\n\n"
+    printf("usage: %s recall|parity [STEPS [ATTENTION [DEVICE]]]\n\n"
            "Measures what kinds of attention can store: trains a transformer of two layers\n"
            "of each kind, and prints its accuracy on fresh sequences.\n\n"
            "  recall               answer with the values of %d keys (Arora et al. 2023,\n"
@@ -120,7 +120,7 @@ static void print_help(void)
            "  parity               answer with the parity of all bits so far\n"
            "  STEPS                of training (%d)\n"
            "  ATTENTION            one kind alone: ",
-           PAIRS, STEPS);
+           program_name(), PAIRS, STEPS);
     for (int i = 0; attention_names[i]; i++)
         printf("%s%s", !i ? "" : i % 4 ? ", " : ",\n                       ", attention_names[i]);
     printf("\n  DEVICE               of the computation: plain, cpu, cpu:repeatable or cuda\n"
@@ -130,7 +130,7 @@ static void print_help(void)
 
 int main(int argc, char **argv)
 {
-    program_start("recall");
+    program_start(argv[0]);
     if (argc > 1 && !strcmp(argv[1], "--help")) {
         print_help();
         return EXIT_SUCCESS;
