@@ -307,7 +307,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/feature_maps --output $(BUILD)/figures/feature_maps
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-include tests/checks.mk one_file.mk man/man.mk install.mk $(wildcard book/book.mk)
+include tests/checks.mk one_file.mk install.mk $(wildcard book/book.mk man/man.mk)
 
 # ------------------------------------------------------------------------------------------ for editors
 # README's reading path, by the lines of today.

@@ -42,9 +42,12 @@ for extension in ext/*; do
     [ -n "$sanitize" ] || check "$extension outside of the tree" outside "$extension"
 done
 
-# The headers, the package and the library's file name have the same version.
+# The headers, the package, the library and its file name have the same version.
 same_version() {
     local version
+    printf '%s\n' '#include <stdio.h>' '#include <tapegrad.h>' 'int main(void) { return puts(tapegrad_version()) < 0; }' >"$directory/version.c" &&
+        compile_file "$directory/version.c" $(pkg-config --cflags --libs tapegrad) -o "$directory/version" &&
+        [ "$("$directory/version")" = "$(pkg-config --modversion tapegrad)" ] || return 1
     version=$(pkg-config --modversion tapegrad) && [ -e "$directory/usr/lib/libtapegrad.so.$version" ] &&
         [ "$(objdump -p "$directory/usr/lib/libtapegrad.so" | awk '$1 == "SONAME" { print $2 }')" = "libtapegrad.so.${version%.*}" ] &&
         grep -qxF "#define TAPEGRAD_VERSION \"$version\"" <(sed 's, /\*.*,,' "$directory/usr/include/tapegrad/tensor/tensor.h")
@@ -105,6 +108,11 @@ contains_all() {
         -o "$directory/plugin.so" && ! nm -D --defined-only "$directory/plugin.so" | grep .
 }
 [ -n "$sanitize" ] || check "exported names of a shared object with the archive" contains_all
+
+# The page for man, where pandoc writes it.
+page() { if command -v pandoc; then grep '^\.TH "TAPEGRAD" "7"' "$page"; else [ ! -e "$page" ]; fi; }
+page=$directory/usr/share/man/man7/tapegrad.7
+check "the page for man" page
 
 # Uninstalling leaves only files that it did not install.
 mkdir -p "$directory/usr/share" && touch "$directory/usr/share/foreign" "$directory/usr/include/tapegrad/foreign.h"
