@@ -13,7 +13,7 @@ compile() { compile_file examples/first_program.c "$@"; }
 
 # The variables of the build, without which make would rebuild it: CUDA=yes NVCC_ARCHS="80 90" ... CC="gcc"
 eval "made=($(cat "$build/settings"))"
-check "make install" make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr install-files
+check "make install" make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr install-files install-programs-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
 check "running on the shared library" "$directory/shared"
 check "linking the static library" compile $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \
@@ -106,6 +106,15 @@ contains_all() {
 }
 [ -n "$sanitize" ] || check "exported names of a shared object with the archive" contains_all
 
+# A program prints the name by which it was called.
+named() { # PROGRAM USAGE
+    [ "$("$directory/usr/bin/$1" --help | head -n 1)" = "usage: $1 $2" ]
+}
+check "tapegrad-copy-task" named tapegrad-copy-task '[OPTION]...'
+check "tapegrad-images" named tapegrad-images 'COMMAND [OPTION]...'
+check "tapegrad-language-model" named tapegrad-language-model 'COMMAND [OPTION]...'
+check "tapegrad-recall" named tapegrad-recall 'recall|parity [STEPS [ATTENTION [DEVICE]]]'
+
 # Uninstalling leaves only files that it did not install.
 mkdir -p "$directory/usr/share" && touch "$directory/usr/share/foreign" "$directory/usr/include/tapegrad/foreign.h"
 uninstall() { make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr uninstall; }
@@ -123,7 +132,7 @@ check "the folder of headers after make uninstall" test ! -e "$directory/usr/inc
 touch "$directory/my"
 refused() { # VARIABLE=VALUE
     local said
-    for goal in uninstall install install-files; do
+    for goal in uninstall install install-files install-programs; do
         ! said=$(make BUILD="$build" "${made[@]}" "$1" $goal 2>&1) && [[ $said == *"*** $1, expected a"*" path without blanks"* ]] ||
             { echo "make $goal $1: $said" && return 1; }
     done
