@@ -8,7 +8,7 @@ PROGRAM_PAGES := $(addprefix $(MAN)/,$(foreach program,$(PROGRAMS),$(call page_o
 man: $(MAN)/tapegrad.7 $(PROGRAM_PAGES)
 $(MAN)/%: man/%.md $(wildcard man/*) README.md CHANGELOG.md examples/two_moons.c $(HEADERS) $(wildcard docs/*.md)
 	@mkdir -p $(@D)
-	@LD_LIBRARY_PATH=$(BUILD):$$LD_LIBRARY_PATH BUILD=$(BUILD) HEADERS='$(HEADERS)' VERSION=$(VERSION) man/page.sh $< >$@
+	@LD_LIBRARY_PATH=$(BUILD)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} BUILD=$(BUILD) HEADERS='$(HEADERS)' VERSION=$(VERSION) man/page.sh $< >$@
 # Programs that load the library find it by this name.
 $(BUILD)/$(SONAME): $(SHARED)
 	@ln -sf $(<F) $@
