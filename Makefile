@@ -16,12 +16,14 @@
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make book          the book on gradients, under build/book/; make test-book (PAGES=pages: in Chromium too)
+# make man           pages for man, under build/man/: tapegrad(7) and the programs' (needs pandoc)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
 #                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
 # make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
 # make install       PREFIX=/usr/local LIBDIR=PREFIX/lib INCLUDEDIR=PREFIX/include DESTDIR=; built for
 #                    ARCH=x86-64-v3 (armv8-a for ARM) by default
-# make uninstall     removes what make install with the same variables has installed
+# make install-programs   the programs, as PREFIX/bin/tapegrad-copy-task and others
+# make uninstall     removes what both with the same variables have installed
 # make format        formats the sources;  make format-check: checks them and the language
 # make compile_commands.json   the compilation database, for clangd and other tools
 # make path          README's reading path, by the lines of today
@@ -37,6 +39,7 @@
 # MPI=yes|no: whether programs train in several processes; by default where mpicc is found (MPICC=)
 # NCCL=yes|no: whether these exchange between GPUs by NCCL; by default where its header is found
 # ONEDNN=yes|no: whether oneDNN multiplies large matrices; by default where its header is found
+# LINKAGE=static|shared: whether the programs contain the library, or load it
 
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN)
@@ -95,6 +98,8 @@ NCCL     := $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),yes
 USES_NCCL := $(and $(filter yes,$(NCCL)),$(filter yes,$(CUDA)),$(filter yes,$(MPI)))
 NCCL_LIBS := $(if $(USES_NCCL),-L$(CUDA_HOME)/lib64 -lnccl)
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
+LINKAGE  := static
+$(if $(filter static shared,$(LINKAGE)),,$(error LINKAGE=$(LINKAGE), expected static or shared))
 # Before 1.0 each 0.Y may change functions.
 SONAME   := libtapegrad.so.$(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))
 
@@ -149,7 +154,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BESIDE) $(basename $(call helpers,bench)),
             $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c)))
 
 # -------------------------------------------------------------------------------------------- the rules
-.PHONY: ALWAYS all library test-programs test bench-programs bench tune copy-task figures help path \
+.PHONY: ALWAYS all library programs test-programs test bench-programs bench tune copy-task figures help path \
         format format-check clang-format-check language-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -157,6 +162,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BESIDE) $(basename $(call helpers,bench)),
 
 all: library $(EXAMPLES)
 library: $(LIBRARY) $(SHARED) $(MPI_LIBRARY)
+programs: $(PROGRAMS)
 
 # Everything depends on this file, which is rewritten when one of these settings or the Makefile
 # changes. A build that chooses CUDA by itself then says what it has chosen.
@@ -166,7 +172,7 @@ LACKING  := $(if $(NVCC),GPU of compute capability 8.0 or later,nvcc)
 CHOICE   := $(FOR_CUDA)$(if $(GPUS),, since there is no $(LACKING)); to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"
 $(SETTINGS): Makefile cuda.mk ALWAYS
 	@mkdir -p $(@D)
-	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) NCCL=$(or $(USES_NCCL),no) PDL=$(PDL)' \
+	@echo '$(FOR_CUDA) REAL=$(REAL) ONEDNN=$(ONEDNN) MPI=$(MPI) NCCL=$(or $(USES_NCCL),no) PDL=$(PDL) LINKAGE=$(LINKAGE)' \
 	    'CC="$(CC)" ARCH="$(ARCH)" CPPFLAGS="$(CPPFLAGS)" CFLAGS="$(CFLAGS)" SANITIZE="$(SANITIZE)"' \
 	    'LDFLAGS="$(LDFLAGS)"' > $@.new
 	@if [ -z '$(filter-out ALWAYS,$?)' ] && cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
@@ -240,7 +246,7 @@ $(MPI_LIBRARY): $(BUILD)/distributed/mpi/mpi.o $(if $(USES_NCCL),$(BUILD)/distri
 	$(call archive,$^)
 
 parts     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
-$(BUILD)/programs/%: $$(call parts,%) $(MPI_LIBRARY) $(LIBRARY)
+$(BUILD)/programs/%: $$(call parts,%) $(MPI_LIBRARY) $(if $(filter shared,$(LINKAGE)),$(SHARED),$(LIBRARY))
 	@mkdir -p $(@D)
 	@$(LINK) $^ $(LIBS) -o $@
 
@@ -306,7 +312,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/feature_maps --output $(BUILD)/figures/feature_maps
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-include tests/checks.mk one_file.mk install.mk $(wildcard book/book.mk)
+include tests/checks.mk one_file.mk install.mk $(wildcard book/book.mk man/man.mk)
 
 # ------------------------------------------------------------------------------------------ for editors
 # README's reading path, by the lines of today.

@@ -1,10 +1,10 @@
-# Installing and uninstalling the library: headers, the archive, the shared object, pkg-config.
+# Installing and uninstalling the library (headers, the archive, the shared object, pkg-config), and the programs.
 PREFIX     ?= /usr/local
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 INSTALL    ?= install
-.PHONY: install install-files uninstall
-ifneq ($(filter install install-files uninstall,$(MAKECMDGOALS)),)
+.PHONY: install install-files install-programs install-programs-files uninstall
+ifneq ($(filter install install-files install-programs install-programs-files uninstall,$(MAKECMDGOALS)),)
 $(foreach name,PREFIX LIBDIR INCLUDEDIR,$(if $(and $(filter /%,$($(name))),$(call plain,$($(name)))),, \
     $(error $(name)=$($(name)), expected an absolute path without blanks or signs of the shell)))
 $(if $(call plain,$(DESTDIR)),,$(error DESTDIR=$(DESTDIR), expected a path without blanks or signs of the shell))
@@ -12,9 +12,12 @@ endif
 # Where these files go now.
 TO_LIB     := $(DESTDIR)$(LIBDIR)
 TO_INCLUDE := $(DESTDIR)$(INCLUDEDIR)/tapegrad
-install:
+TO_BIN     := $(DESTDIR)$(PREFIX)/bin
+install install-programs:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-install \
-	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) install-files
+	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) $@-files
+# Both make the same build: one after the other.
+install-programs: | $(filter install,$(MAKECMDGOALS))
 install-files: library
 	@echo "installing, built for -march=$(ARCH), into $(DESTDIR)$(PREFIX)"
 	@$(INSTALL) -d $(sort $(dir $(INSTALLED)))
@@ -32,6 +35,12 @@ install-files: library
 	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${libdir} -ltapegrad_mpi $(NCCL_LIBS) -fopenmp' \
 	    > $(TO_LIB)/pkgconfig/tapegrad-mpi.pc)
 	@$(UPDATE_LOADER)
+# Their names in the tree, as images, are too general for a directory of all programs.
+install-programs-files: $(PROGRAMS)
+	@echo "installing $(words $(PROGRAMS)) programs, built for -march=$(ARCH), into $(TO_BIN)"
+	@$(INSTALL) -d $(TO_BIN)
+	@$(foreach program,$(PROGRAMS),$(INSTALL) -m 755 $(program) $(call installed,$(program)) &&) true
+installed      = $(addprefix $(TO_BIN)/tapegrad-,$(subst _,-,$(notdir $(1))))
 PC_DIRECTORIES = 'prefix=$(PREFIX)' $(foreach name,libdir=$(LIBDIR) includedir=$(INCLUDEDIR), \
                  '$(subst =$(PREFIX)/,=$${prefix}/,$(name))') ''
 # The loader's cache, where the library is in its place.
@@ -43,7 +52,9 @@ ALL_HEADERS = $(HEADERS) $(sort $(filter-out $(HEADERS),$(filter %.h,$(shell $(C
 INSTALLED = $(addprefix $(TO_INCLUDE)/,$(ALL_HEADERS)) $(addprefix $(TO_LIB)/,pkgconfig/tapegrad.pc \
              $(if $(MPI_LIBRARY),libtapegrad_mpi.a pkgconfig/tapegrad-mpi.pc) \
              libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED)))
+# speech is installed where its libraries are, and removed where they are no more, too.
+INSTALLED_PROGRAMS = $(sort $(call installed,$(PROGRAMS) speech))
 uninstall:
-	@rm -f $(INSTALLED)
+	@rm -f $(INSTALLED) $(INSTALLED_PROGRAMS)
 	@(cd $(TO_INCLUDE) && rmdir -p $(sort $(dir $(ALL_HEADERS)))) 2>/dev/null; rmdir $(TO_INCLUDE) 2>/dev/null || true
 	@$(UPDATE_LOADER)

@@ -13,7 +13,7 @@ compile() { compile_file examples/first_program.c "$@"; }
 
 # The variables of the build, without which make would rebuild it: CUDA=yes NVCC_ARCHS="80 90" ... CC="gcc"
 eval "made=($(cat "$build/settings"))"
-check "make install" make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr install-files
+check "make install" make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr install-files install-programs-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
 check "running on the shared library" "$directory/shared"
 check "linking the static library" compile $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \
@@ -42,9 +42,12 @@ for extension in ext/*; do
     [ -n "$sanitize" ] || check "$extension outside of the tree" outside "$extension"
 done
 
-# The headers, the package and the library's file name have the same version.
+# The headers, the package, the library and its file name have the same version.
 same_version() {
     local version
+    printf '%s\n' '#include <stdio.h>' '#include <tapegrad.h>' 'int main(void) { return puts(tapegrad_version()) < 0; }' >"$directory/version.c" &&
+        compile_file "$directory/version.c" $(pkg-config --cflags --libs tapegrad) -o "$directory/version" &&
+        [ "$("$directory/version")" = "$(pkg-config --modversion tapegrad)" ] || return 1
     version=$(pkg-config --modversion tapegrad) && [ -e "$directory/usr/lib/libtapegrad.so.$version" ] &&
         [ "$(objdump -p "$directory/usr/lib/libtapegrad.so" | awk '$1 == "SONAME" { print $2 }')" = "libtapegrad.so.${version%.*}" ] &&
         grep -qxF "#define TAPEGRAD_VERSION \"$version\"" <(sed 's, /\*.*,,' "$directory/usr/include/tapegrad/tensor/tensor.h")
@@ -106,6 +109,23 @@ contains_all() {
 }
 [ -n "$sanitize" ] || check "exported names of a shared object with the archive" contains_all
 
+# The pages for man, where pandoc writes them.
+pages() {
+    local page=$directory/usr/share/man/man7/tapegrad.7
+    if ! command -v pandoc; then [ ! -e "$page" ]; return; fi
+    grep '^\.TH "TAPEGRAD" "7"' "$page" && diff <(ls "$directory/usr/bin") <(cd "$directory/usr/share/man/man1" && ls | sed 's/\.1$//')
+}
+check "the pages for man" pages
+
+# A program prints the name by which it was called.
+named() { # PROGRAM USAGE
+    [ "$("$directory/usr/bin/$1" --help | head -n 1)" = "usage: $1 $2" ]
+}
+check "tapegrad-copy-task" named tapegrad-copy-task '[OPTION]...'
+check "tapegrad-images" named tapegrad-images 'COMMAND [OPTION]...'
+check "tapegrad-language-model" named tapegrad-language-model 'COMMAND [OPTION]...'
+check "tapegrad-recall" named tapegrad-recall 'recall|parity [STEPS [ATTENTION [DEVICE]]]'
+
 # Uninstalling leaves only files that it did not install.
 mkdir -p "$directory/usr/share" && touch "$directory/usr/share/foreign" "$directory/usr/include/tapegrad/foreign.h"
 uninstall() { make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr uninstall; }
@@ -123,7 +143,7 @@ check "the folder of headers after make uninstall" test ! -e "$directory/usr/inc
 touch "$directory/my"
 refused() { # VARIABLE=VALUE
     local said
-    for goal in uninstall install install-files; do
+    for goal in uninstall install install-files install-programs; do
         ! said=$(make BUILD="$build" "${made[@]}" "$1" $goal 2>&1) && [[ $said == *"*** $1, expected a"*" path without blanks"* ]] ||
             { echo "make $goal $1: $said" && return 1; }
     done

@@ -261,6 +261,8 @@ TEST(softmax_attention_recalls_and_the_delta_rule_counts_parity)
                         SLOW ? 35 : 95); /* by a state that flips: beta reaches 2 */
     assert_runs("recall parity 3 linear");
     ck_assert_double_gt(number_after("parity linear: accuracy "), 35);
+    assert_runs("recall --help");
+    assert_says("usage: recall recall|parity [STEPS [ATTENTION [DEVICE]]]\n");
     ck_assert_int_eq(run("recall copy"), 2);
     assert_says("recall: copy: expected recall|parity [STEPS [ATTENTION [DEVICE]]]\n");
     static const char *const steps[] = { "abc", "0", "-1", "10x" };

@@ -81,8 +81,9 @@ names() {
             }
         }' "$@"
 }
-# The changelog and the pages of measurements name what existed on their day; tests/book.sh has the book's links.
-pages() { find "$1" -name '*.md' -not -path "$1/build*" -not -path "$1/packages/*" -not -path '*/book/*/page.md' -not -path '*/book/index.md'; }
+# The changelog and the pages of measurements name what existed on their day; tests/book.sh has the book's links, and
+# sources of man/ have none.
+pages() { find "$1" -name '*.md' -not -path "$1/build*" -not -path "$1/packages/*" -not -path "$1/man/*" -not -path '*/book/*/page.md' -not -path '*/book/index.md'; }
 count=$((count + 1))
 found=$(names $(pages . | grep -v '^./CHANGELOG.md\|^./bench/results/cpu-' | sed 's,^./,,'))
 [ -z "$found" ] || fail "$found"

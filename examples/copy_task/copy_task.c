@@ -372,7 +372,7 @@ static void run_free(Run *run)
 
 int main(int argc, char **argv)
 {
-    program_start("copy_task");
+    program_start(argv[0]);
     Options options = copy_task_options(argc, argv);
     Run run;
     run_start(&run, &options);

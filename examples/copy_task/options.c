@@ -41,7 +41,7 @@ static const Option of_this_run[] = {
 /* clang-format on */
 
 const Command copy_task = {
-    .about = "usage: copy_task [OPTION]...\n\n"
+    .about = "usage: @ [OPTION]...\n\n"
              "Trains a transformer to copy: it reads random symbols and a separator, and\n"
              "writes the symbols again (Katharopoulos et al. 2020, Transformers are RNNs,\n"
              "section 4.1.1).",

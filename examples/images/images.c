@@ -14,5 +14,5 @@ static const ProgramCommand commands[] = {
 
 int main(int argc, char **argv)
 {
-    return program_run("images", commands, argc, argv);
+    return program_run(commands, argc, argv);
 }

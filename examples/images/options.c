@@ -132,7 +132,7 @@ static const Option of_the_benchmark[] = {
 /* clang-format on */
 
 const Command images_train_command = {
-    .about = "usage: images train --data DIR [OPTION]...\n\n"
+    .about = "usage: @ train --data DIR [OPTION]...\n\n"
              "Trains a transformer to predict every pixel of an image from the previous pixels\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
     .tables = { TABLE(preset), TABLE(attention), TABLE(model_rows), TABLE(of_the_model),
@@ -145,7 +145,7 @@ const Command images_train_command = {
 };
 
 const Command images_sample_command = {
-    .about = "usage: images sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
+    .about = "usage: @ sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
              "Draws images pixel by pixel: unconditionally and, with --data, completing the\n"
              "upper halves of test images.",
     .tables = { TABLE(checkpoint), TABLE(of_sampling), TABLE(data), TABLE(of_drawing),
@@ -154,18 +154,17 @@ const Command images_sample_command = {
 };
 
 const Command images_evaluate_command = {
-    .about = "usage: images evaluate --load FILE --data DIR [OPTION]...\n\n"
+    .about = "usage: @ evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per dimension of test images, and of their lower halves given\n"
              "the upper ones, by decode steps, as they are drawn, which measures the loss by\n"
-             "bf16 or 8-bit weights. (images train --load FILE --evaluate uses the parallel\n"
-             "form.)",
+             "bf16 or 8-bit weights. (train --load FILE --evaluate uses the parallel form.)",
     .tables = { TABLE(checkpoint), TABLE(of_evaluation), TABLE(data), TABLE(of_drawing),
                 TABLE(device_rows) },
     .trainer = &images_train_command,
 };
 
 const Command images_benchmark_command = {
-    .about = "usage: images benchmark [OPTION]...\n\n"
+    .about = "usage: @ benchmark [OPTION]...\n\n"
              "Measures the speed of image generation with random weights: by linear attention\n"
              "as a recurrent network, by softmax attention with a KV cache (stateful), and by\n"
              "softmax and LSH attention that recompute all previous pixels for each, as Tables\n"

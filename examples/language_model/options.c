@@ -118,7 +118,7 @@ static const Option of_steps[] = {
 /* clang-format on */
 
 const Command language_prepare_command = {
-    .about = "usage: language_model prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
+    .about = "usage: @ prepare --data DIR --vocabulary FILE [OPTION]...\n\n"
              "Makes a vocabulary of the training text: byte pairs (Sennrich et al. 2016)\n"
              "or its characters.",
     .tables = { TABLE(of_preparation), { texts, 2 } },
@@ -126,8 +126,8 @@ const Command language_prepare_command = {
 };
 
 const Command language_train_command = {
-    .about = "usage: language_model train --data DIR [OPTION]...\n"
-             "       language_model train --train FILE [--valid FILE | --split X] [OPTION]...\n\n"
+    .about = "usage: @ train --data DIR [OPTION]...\n"
+             "       @ train --train FILE [--valid FILE | --split X] [OPTION]...\n\n"
              "Trains a transformer to predict every token of a text from the previous ones.",
     .tables = { TABLE(of_the_model), TABLE(model_rows), TABLE(of_training), TABLE(training_rows),
                 TABLE(texts), TABLE(device_rows), TABLE(run_rows) },
@@ -138,10 +138,10 @@ const Command language_train_command = {
 };
 
 const Command language_evaluate_command = {
-    .about = "usage: language_model evaluate --load FILE --data DIR [OPTION]...\n\n"
+    .about = "usage: @ evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per byte of the held-out text by decode steps, as it is sampled,\n"
-             "which measures the loss by bf16 or 8-bit weights. (language_model train --load\n"
-             "FILE --evaluate uses the parallel form.)",
+             "which measures the loss by bf16 or 8-bit weights. (train --load FILE --evaluate\n"
+             "uses the parallel form.)",
     .tables = { TABLE(checkpoint),
                 TABLE(of_evaluation),
                 { texts, 3 },
@@ -151,14 +151,14 @@ const Command language_evaluate_command = {
 };
 
 const Command language_sample_command = {
-    .about = "usage: language_model sample --load FILE [--prompt TEXT] [OPTION]...\n\n"
+    .about = "usage: @ sample --load FILE [--prompt TEXT] [OPTION]...\n\n"
              "Continues the prompt token by token.",
     .tables = { TABLE(checkpoint), TABLE(of_sampling), TABLE(of_steps), TABLE(device_rows) },
     .trainer = &language_train_command,
 };
 
 const Command language_export_command = {
-    .about = "usage: language_model export --load FILE --to FILE.c\n\n"
+    .about = "usage: @ export --load FILE --to FILE.c\n\n"
              "Writes a model of linear attention, with or without a decay, and its vocabulary\n"
              "as one C file, which compiles without this library: cc -O2 FILE.c -lm",
     .tables = { TABLE(checkpoint), TABLE(of_export) },

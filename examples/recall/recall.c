@@ -4,8 +4,7 @@
  *           past, as of linear attention, confuses keys unless it can correct what it stored.
  *   parity  of all bits so far, after each bit: a state that flips, which neither softmax nor
  *           linear attention has.
- * Each kind trains a transformer of two layers; the accuracy is that of fresh sequences.
- *     recall recall|parity [STEPS [ATTENTION [DEVICE]]] */
+ * Each kind trains a transformer of two layers; the accuracy is that of fresh sequences. */
 #include "examples/shared/argument.h"
 #include "examples/shared/attention.h"
 #include "examples/shared/program.h"
@@ -14,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAIRS = 8, KEYS = 32, VALUES = 32, BATCH = 64, WIDTH = 64, HEADS = 2, FRESH = 8 };
+enum { PAIRS = 8, KEYS = 32, VALUES = 32, BATCH = 64, WIDTH = 64, HEADS = 2 };
+enum { STEPS = 2000, FRESH = 8 };
 enum { LENGTH = 3 * PAIRS, SYMBOLS = KEYS + VALUES };
 
 typedef struct Examples {
@@ -110,14 +110,36 @@ static double learn(Device *device, const char *attention, int steps,
     return accuracy;
 }
 
+static void print_help(void)
+{
+    printf("usage: %s recall|parity [STEPS [ATTENTION [DEVICE]]]\n\n"
+           "Measures what kinds of attention can store: trains a transformer of two layers\n"
+           "of each kind, and prints its accuracy on fresh sequences.\n\n"
+           "  recall               answer with the values of %d keys (Arora et al. 2023,\n"
+           "                       Zoology)\n"
+           "  parity               answer with the parity of all bits so far\n"
+           "  STEPS                of training (%d)\n"
+           "  ATTENTION            one kind alone: ",
+           program_name(), PAIRS, STEPS);
+    for (int i = 0; attention_names[i]; i++)
+        printf("%s%s", !i ? "" : i % 4 ? ", " : ",\n                       ", attention_names[i]);
+    printf("\n  DEVICE               of the computation: plain, cpu, cpu:repeatable or cuda\n"
+           "                       (default: cuda if there is a GPU, else cpu)\n"
+           "  --help               print this\n");
+}
+
 int main(int argc, char **argv)
 {
-    program_start("recall");
+    program_start(argv[0]);
+    if (argc > 1 && !strcmp(argv[1], "--help")) {
+        print_help();
+        return EXIT_SUCCESS;
+    }
     const bool parity = argc > 1 && !strcmp(argv[1], "parity");
     if (argc < 2 || (!parity && strcmp(argv[1], "recall")))
         fail(BAD_USE, "%s: expected recall|parity [STEPS [ATTENTION [DEVICE]]]",
              argc < 2 ? "" : argv[1]);
-    const int steps = argument_number(argc, argv, 2, "steps", 1, 2000);
+    const int steps = argument_number(argc, argv, 2, "steps", 1, STEPS);
     Device *device = argc > 4 ? device_open(argv[4]) : device_best();
     bool found = false;
     for (int i = 0; attention_names[i]; i++) {

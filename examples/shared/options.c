@@ -295,7 +295,12 @@ static void print_help(const Command *command)
         [STRING] = " TEXT", [FLAG] = "",       [PATH] = " FILE",
         [FOLDER] = " DIR",  [INPUT] = " FILE", [CHECKPOINT] = " FILE",
     };
-    printf("%s\n\n", command->about);
+    for (const char *c = command->about; *c; c++)
+        if (*c == '@')
+            fputs(program_name(), stdout);
+        else
+            putchar(*c);
+    printf("\n\n");
     const Option *option;
     for (int i = 0; (option = option_at(command, i)); i++) {
         Text name = { "" }, text = { "" };
@@ -365,7 +370,8 @@ static void read_arguments(Given *given, int argc, char **argv, void *options)
     if (command->argument && optind < argc)
         given->argument = argv[optind++];
     if (command->argument && !given->argument)
-        fail(BAD_USE, "expected %s; --help lists the options", command->argument);
+        fail(BAD_USE, "expected %s: %s %s FILE; --help lists the options", command->argument,
+             program_name(), argv[0]);
     if (optind < argc)
         fail(BAD_USE, "%s: expected an option; --help lists them", argv[optind]);
 }

@@ -54,8 +54,8 @@ typedef struct OptionTable {
 /* A program, or a subcommand with options of its own. */
 typedef struct Command Command;
 struct Command {
-    const char *about;                  /* the first lines of --help */
-    const char *argument;               /* what the argument that is no option is; NULL: none */
+    const char *about;                  /* the first lines of --help; @ is the program's name */
+    const char *argument;               /* what FILE, which is no option, is; NULL: none */
     OptionTable tables[OPTIONS_TABLES]; /* fewer than OPTIONS_MAX options; the rest empty */
     /* The command that writes the checkpoints, or this one itself, which then has a row for every
      * field that presets set, and the following fields. */

@@ -49,9 +49,10 @@ static void leave_ranks(void)
 }
 
 /* Of several processes rank 0 alone prints. */
-void program_start(const char *name)
+void program_start(const char *path)
 {
-    program = name;
+    const char *slash = strrchr(path, '/');
+    program = slash ? slash + 1 : path;
     fill_descriptors();
     dist_start();
     atexit(leave_ranks);
@@ -59,6 +60,11 @@ void program_start(const char *name)
     tapegrad_on_error(fail_with, NULL);
     if (dist_rank() > 0 && !freopen("/dev/null", "w", stdout))
         fail(EXIT_FAILURE, "/dev/null: %s", strerror(errno));
+}
+
+const char *program_name(void)
+{
+    return program;
 }
 
 /* Control characters of arguments are not printed: the message stays one line. */
@@ -88,10 +94,10 @@ static void list_commands(const ProgramCommand *commands, char *list, size_t siz
                                  commands[i].name);
 }
 
-int program_run(const char *name, const ProgramCommand *commands, int argc, char **argv)
+int program_run(const ProgramCommand *commands, int argc, char **argv)
 {
     char list[256];
-    program_start(name);
+    program_start(argv[0]);
     int width = 0;
     for (int i = 0; commands[i].name; i++) {
         if (argc > 1 && !strcmp(argv[1], commands[i].name))
@@ -102,10 +108,10 @@ int program_run(const char *name, const ProgramCommand *commands, int argc, char
     list_commands(commands, list, sizeof list);
     if (argc < 2 || strcmp(argv[1], "--help"))
         fail(BAD_USE, "%s: expected %s; see --help", argc < 2 ? "no command" : argv[1], list);
-    printf("usage: %s COMMAND [OPTION]...\n\n", name);
+    printf("usage: %s COMMAND [OPTION]...\n\n", program);
     for (int i = 0; commands[i].name; i++)
-        printf("  %s %-*s  %s\n", name, width, commands[i].name, commands[i].help);
-    printf("\n%s COMMAND --help lists its options.\n", name);
+        printf("  %s %-*s  %s\n", program, width, commands[i].name, commands[i].help);
+    printf("\n%s COMMAND --help lists its options.\n", program);
     return EXIT_SUCCESS;
 }
 

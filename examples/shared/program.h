@@ -6,11 +6,12 @@
 
 #include <signal.h>
 
-/* Call it first. The name starts every message of fail; errors that the library raises (misuse, a
- * missing GPU, out of memory) then end the program by fail too. Opens /dev/null on standard
- * descriptors that are closed. A program that cannot write its standard output exits with
- * EXIT_FAILURE. */
-void program_start(const char *name);
+/* Call it first, with argv[0]. The program's name, which is argv[0] without directories, starts
+ * every message of fail; errors that the library raises (misuse, a missing GPU, out of memory) then
+ * end the program by fail too. Opens /dev/null on standard descriptors that are closed. A program
+ * that cannot write its standard output exits with EXIT_FAILURE. */
+void program_start(const char *path);
+const char *program_name(void);
 
 /* A program's commands; one without a name ends them. argv[0] of run is the command's name; it
  * returns the exit status. */
@@ -20,7 +21,7 @@ typedef struct ProgramCommand {
     const char *help;
 } ProgramCommand;
 /* program_start, then the command that argv[1] names, or --help. Returns the exit status. */
-int program_run(const char *name, const ProgramCommand *commands, int argc, char **argv);
+int program_run(const ProgramCommand *commands, int argc, char **argv);
 
 /* Prints the name, ": " and the message to stderr and exits. */
 _Noreturn void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -80,7 +80,7 @@ static const Option of_pictures[] = {
 /* clang-format on */
 
 const Command speech_train_command = {
-    .about = "usage: speech train --data DIR [OPTION]...\n\n"
+    .about = "usage: @ train --data DIR [OPTION]...\n\n"
              "Trains a model of strings of spoken digits by connectionist temporal\n"
              "classification (Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
     /* Those of run_rows that apply: evaluate is a command here, and steps cannot be replayed. */
@@ -100,23 +100,23 @@ const Command speech_train_command = {
 };
 
 const Command speech_evaluate_command = {
-    .about = "usage: speech evaluate --load FILE --data DIR [OPTION]...\n\n"
+    .about = "usage: @ evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Measures the error rate of phonemes on strings of the test recordings.",
     .tables = { TABLE(of_a_model), TABLE(of_strings), TABLE(of_decoding), TABLE(device_rows) },
     .trainer = &speech_train_command,
 };
 
 const Command speech_recognize_command = {
-    .argument = "a sound file: speech recognize FILE",
-    .about = "usage: speech recognize FILE --load FILE [OPTION]...\n\n"
+    .argument = "a sound file",
+    .about = "usage: @ recognize FILE --load FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file, with their times.",
     .tables = { TABLE(of_a_model), TABLE(of_decoding), TABLE(of_pictures), TABLE(device_rows) },
     .trainer = &speech_train_command,
 };
 
 const Command speech_stream_command = {
-    .argument = "a sound file: speech stream FILE",
-    .about = "usage: speech stream FILE --load FILE [OPTION]...\n\n"
+    .argument = "a sound file",
+    .about = "usage: @ stream FILE --load FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file as a causal model finds them in\n"
              "blocks of 10 ms, and the latency per block.",
     .tables = { TABLE(of_a_model), TABLE(device_rows) },
@@ -124,8 +124,8 @@ const Command speech_stream_command = {
 };
 
 const Command speech_features_command = {
-    .argument = "a sound file: speech features FILE",
-    .about = "usage: speech features FILE --plot FILE\n\n"
+    .argument = "a sound file",
+    .about = "usage: @ features FILE --plot FILE\n\n"
              "Draws the spectrogram of a sound file: its log-mel filter banks, which models\n"
              "read.",
     .tables = { TABLE(of_pictures) },

@@ -16,5 +16,5 @@ static const ProgramCommand commands[] = {
 
 int main(int argc, char **argv)
 {
-    return program_run("speech", commands, argc, argv);
+    return program_run(commands, argc, argv);
 }
