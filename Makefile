@@ -315,8 +315,7 @@ path:
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-# Tracked files, and new ones that git does not ignore.
-FORMATTED = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
+FORMATTED = $$(tests/files.sh '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format:
 	clang-format -i $(FORMATTED)
 format-check: clang-format-check language-check
