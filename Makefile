@@ -17,11 +17,12 @@
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make book          the book on gradients, under build/book/; make test-book (PAGES=pages: in Chromium too)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
-#                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
+#                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; RELEASE=yes: what make dist and its tests need; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
 # make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
 # make install       PREFIX=/usr/local LIBDIR=PREFIX/lib INCLUDEDIR=PREFIX/include DESTDIR=; built for
 #                    ARCH=x86-64-v3 (armv8-a for ARM) by default
 # make uninstall     removes what make install with the same variables has installed
+# make dist          what is published of a version, under build/dist/: archives and their checksums
 # make format        formats the sources;  make format-check: checks them and the language
 # make compile_commands.json   the compilation database, for clangd and other tools
 # make path          README's reading path, by the lines of today
@@ -306,7 +307,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/feature_maps --output $(BUILD)/figures/feature_maps
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-include tests/checks.mk one_file.mk install.mk $(wildcard book/book.mk)
+include tests/checks.mk one_file.mk install.mk dist.mk $(wildcard book/book.mk)
 
 # ------------------------------------------------------------------------------------------ for editors
 # README's reading path, by the lines of today.
