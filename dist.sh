@@ -8,18 +8,20 @@
 # A commit gives the same bytes in every directory: all files have its time, no owner, and stand in order. The zips
 # are built in the source archive, unpacked, so nothing that the commit lacks enters them. An unpacked archive has no
 # commit; its MANIFEST serves instead, and gives the same bytes again.
-#   ./dist.sh DIRECTORY
+#   ./dist.sh DIRECTORY [source]   source: the source archive alone
 set -euo pipefail
-out=$(realpath -m "${1:?usage: ./dist.sh DIRECTORY}")
+out=$(realpath -m "${1:?usage: ./dist.sh DIRECTORY [source]}")
 cd "$(dirname "$0")"
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its variables are not those of a release
 export LC_ALL=C TZ=UTC
 umask 022
 
 refuse() { echo "make dist: $*" >&2 && exit 1; }
-for tool in zip pandoc wasm-ld; do
-    command -v "$tool" >/dev/null || refuse "needs $tool: make RELEASE=yes deps installs it"
-done
+if [ "${2:-}" != source ]; then
+    for tool in zip pandoc wasm-ld; do
+        command -v "$tool" >/dev/null || refuse "needs $tool: make RELEASE=yes deps installs it"
+    done
+fi
 version=$(sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 name=tapegrad-$version work=$out/work
 tree=$work/$name
@@ -54,6 +56,7 @@ pack_zip() {
 }
 of_the_commit "$tree"
 tar -C "$work" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner -c "$name" | gzip -9n >"$out/$name.tar.gz"
+[ "${2:-}" != source ] || exit 0
 mv "$tree" "$work/source"
 
 make -s -C "$work/source" CUDA=no BUILD=build one-file book >"$work/log" 2>&1 ||
