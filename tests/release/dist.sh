@@ -50,7 +50,7 @@ check "the copy task" build/programs/copy_task --steps 200 --log build/short.csv
 check "make language-check" make -s language-check
 tests() {
     make CUDA=no test ONLY='test_rows test_file test_random test_vectors test_readme.sh test_language.sh test_run.sh
-        test_nightly.sh test_version.sh test_instructions.sh' && ! grep '^not tested' build/test-logs/*.log
+        test_nightly.sh test_version.sh test_ci.sh test_build.sh' && ! grep '^not tested' build/test-logs/*.log
 }
 check "tests of the archive" tests
 echo >>README.md
