@@ -5,14 +5,15 @@
 #   tapegrad-book-VERSION.zip   the book
 #   tapegrad-VERSION.spdx       the SPDX document of these three
 #   SHA256SUMS
-# A commit gives the same bytes in every directory: all files have its time, no owner, and stand in order. The zips
-# are built in the source archive, unpacked, so nothing that the commit lacks enters them. An unpacked archive has no
-# commit; its MANIFEST serves instead, and gives the same bytes again.
+# A commit gives the same bytes in every directory: all files have its time, no owner, and stand in order. The book
+# also depends on the versions of pandoc, clang, fontTools and gzip. The zips are built in the source archive,
+# unpacked, so nothing that the commit lacks enters them. An unpacked archive has no commit; its MANIFEST serves
+# instead, and gives the same bytes again.
 #   ./dist.sh DIRECTORY [source]   source: the source archive alone
 set -euo pipefail
 out=$(realpath -m "${1:?usage: ./dist.sh DIRECTORY [source]}")
 cd "$(dirname "$0")"
-unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its variables are not those of a release
+unset MAKEFLAGS MFLAGS MAKELEVEL CC WASM_CC # of the make that runs this: its variables are not those of a release
 export LC_ALL=C TZ=UTC
 umask 022
 

@@ -11,7 +11,7 @@ import sys, yaml
 cff = yaml.safe_load(open(sys.argv[1]))
 def require(truth, what):
     if not truth:
-        sys.exit(f'CITATION.cff: {what}')
+        sys.exit(what)
 def persons(entry, where):
     require(entry.get('authors'), f'{where} has no authors')
     for author in entry['authors']:
@@ -42,7 +42,7 @@ import re, sys
 lines = [line.rstrip('\n') for line in open(sys.argv[1]) if line.strip() and not line.startswith('#')]
 def require(truth, what):
     if not truth:
-        sys.exit(f'tapegrad.spdx.in: {what}')
+        sys.exit(what)
 for line in lines:
     require(re.match(r'[A-Z]\w+: \S', line) and '@' not in line, f'no "Tag: value": {line}')
     require(('<text>' in line) == line.endswith('</text>'), f'a text that does not end: {line}')
