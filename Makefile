@@ -18,12 +18,13 @@
 # make book          the book on gradients, under build/book/; make test-book (PAGES=pages: in Chromium too)
 # make man           pages for man, under build/man/: tapegrad(7) and the programs' (needs pandoc)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
-#                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
+#                    BOOK=yes: what the book needs; BOOK=pages: Chromium too; RELEASE=yes: what make dist and its tests need; MPI=yes: Open MPI; CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
 # make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
 # make install       PREFIX=/usr/local LIBDIR=PREFIX/lib INCLUDEDIR=PREFIX/include DESTDIR=; built for
 #                    ARCH=x86-64-v3 (armv8-a for ARM) by default
 # make install-programs   the programs, as PREFIX/bin/tapegrad-copy-task and others
 # make uninstall     removes what both with the same variables have installed
+# make dist          what is published of a version, under build/dist/: archives and their checksums
 # make format        formats the sources;  make format-check: checks them and the language
 # make compile_commands.json   the compilation database, for clangd and other tools
 # make path          README's reading path, by the lines of today
@@ -312,7 +313,7 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/feature_maps --output $(BUILD)/figures/feature_maps
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-include tests/checks.mk one_file.mk install.mk $(wildcard book/book.mk man/man.mk)
+include tests/checks.mk one_file.mk install.mk dist.mk $(wildcard book/book.mk man/man.mk)
 
 # ------------------------------------------------------------------------------------------ for editors
 # README's reading path, by the lines of today.
@@ -321,8 +322,7 @@ path:
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-# Tracked files, and new ones that git does not ignore.
-FORMATTED = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
+FORMATTED = $$(tests/files.sh '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format:
 	clang-format -i $(FORMATTED)
 format-check: clang-format-check language-check

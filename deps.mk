@@ -7,11 +7,11 @@ PACKAGES += $(if $(DEV),ccache clang clang-format libomp-dev valgrind gcc-mingw-
 PACKAGES += $(if $(filter yes,$(MPI)),libopenmpi-dev openmpi-bin procps)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 # To build the book, and to test its pages: BOOK=yes, BOOK=pages.
-PACKAGES += $(if $(BOOK),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
+PACKAGES += $(if $(BOOK)$(RELEASE),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
             python3-fonttools python3-brotli nodejs)
 PACKAGES += $(if $(filter pages,$(BOOK)),chromium chromium-driver)
-# The pages for man, and what checks them.
-PACKAGES += $(if $(RELEASE),pandoc mandoc)
+# make dist, the pages for man, and the tests of what is released.
+PACKAGES += $(if $(RELEASE),zip unzip python3-yaml pandoc mandoc)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
 .PHONY: deps $(OTHERS)

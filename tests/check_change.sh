@@ -7,6 +7,7 @@
 # LIMIT: seconds (300) after which no other build begins; the last line then names what is missing.
 set -eu
 cd "$(dirname "$0")/.."
+[ -e .git ] || { echo "tests/check_change.sh: needs a git clone, since it compares with a commit" >&2 && exit 2; }
 list=
 [ "${1:-}" != --list ] || { list=yes && shift; }
 base=$(git merge-base HEAD "${1:-$(git rev-parse -q --verify '@{upstream}' || echo HEAD^)}")

@@ -5,7 +5,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-files=${*:-$(git ls-files -co --exclude-standard '*.md' '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')}
+files=${*:-$(tests/files.sh '*.md' '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')}
 
 # In pages, fenced code, `code` and text between <!-- quoted --> and <!-- end quoted --> is ignored.
 # A space in a pattern also matches a line break with the next line's indentation or comment marker.

@@ -11,8 +11,8 @@ nightly:
 	@tests/nightly.sh $(PART)
 
 # Each other build leaves out what it would only repeat. No build changes these scripts:
-SAME      := test_build.sh test_exported.sh test_results.sh test_gpu_script.sh test_language.sh test_run.sh \
-             test_nightly.sh
+SAME      := test_build.sh test_ci.sh test_exported.sh test_results.sh test_version.sh test_gpu_script.sh \
+             test_language.sh test_run.sh test_nightly.sh
 # Nor do sanitizers or Real change figures, or Real programs; the choice of instructions, installed files,
 # pages and processes have nightly parts.
 FIGURE_TESTS := test_figures.sh test_goals.sh test_peers.sh

@@ -2,6 +2,7 @@
 # tests/nightly.sh in a repository with a stub of make: the part by the commit's time, and a part that
 # fails before the change too.
 . "$(dirname "$0")/check.sh"
+command -v git >/dev/null || { echo "not tested: tests/nightly.sh, without git" && exit; }
 unset COUNT FUZZ_SECONDS
 tree=$directory/tree hour=3600
 mkdir -p "$tree/tests/release" "$directory/bin"

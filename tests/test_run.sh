@@ -43,7 +43,7 @@ found=$(ONLY=test_mpi.sh MPIRUN=no_such_program tests/run "$directory" 2>&1 | ta
 [ "$found" = "0 passed, 0 failed, 1 skipped" ] || fail "test_mpi.sh without MPI: $found"
 
 # Every line names files, test programs and rows that exist.
-files=$(find [a-z]* -type f -not -path 'build*' -not -path 'packages/*')
+files=$(find [A-Za-z]* -type f -not -path 'build*' -not -path 'packages/*')
 rows=$(sed -nE 's/.*ROW\((\w+),.*/\1/p' tests/operations.h ext/*/tests/operations.h; sed -nE 's/.*ROW\((\w+),.*/op_\1/p' tests/operation_table.h)
 any() { # PATTERN TEXT: a line of the text matches
     local line
