@@ -1,4 +1,4 @@
-# Installing and uninstalling the library: headers, the archive, the shared object, pkg-config.
+# Installing and uninstalling the library: headers, the archive, the shared object, files for pkg-config and CMake.
 PREFIX     ?= /usr/local
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
@@ -12,6 +12,7 @@ endif
 # Where these files go now.
 TO_LIB     := $(DESTDIR)$(LIBDIR)
 TO_INCLUDE := $(DESTDIR)$(INCLUDEDIR)/tapegrad
+TO_CMAKE   := $(TO_LIB)/cmake/tapegrad
 install:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-install \
 	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) install-files
@@ -31,9 +32,18 @@ install-files: library
 	    'Description: tapegrad with dist_start by MPI; compile by mpicc' 'Version: $(VERSION)' \
 	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${libdir} -ltapegrad_mpi $(NCCL_LIBS) -fopenmp' \
 	    > $(TO_LIB)/pkgconfig/tapegrad-mpi.pc)
+	@for name in Config ConfigVersion; do sed $(CMAKE_VALUES) cmake/tapegrad$$name.cmake.in \
+	    > $(TO_CMAKE)/tapegrad$$name.cmake; done
 	@$(UPDATE_LOADER)
 PC_DIRECTORIES = 'prefix=$(PREFIX)' $(foreach name,libdir=$(LIBDIR) includedir=$(INCLUDEDIR), \
                  '$(subst =$(PREFIX)/,=$${prefix}/,$(name))') ''
+# Relative to LIBDIR, so that the files can be moved, where realpath is GNU's.
+CMAKE_INCLUDEDIR = $(or $(shell realpath -ms --relative-to=$(LIBDIR) $(INCLUDEDIR) 2>/dev/null),$(INCLUDEDIR))
+CMAKE_VALUES   = -e 's|@VERSION@|$(VERSION)|g; s|@SONAME@|$(SONAME)|; s|@INCLUDEDIR@|$(CMAKE_INCLUDEDIR)|' \
+                 -e 's|@COMPATIBLE@|$(SONAME:libtapegrad.so.%=%)|; s|@LIBS@|$(call list,-fopenmp $(LIBS))|' \
+                 -e 's|@DEFINITIONS@|$(call list,$(patsubst -D%,%,$(filter -DTAPEGRAD_DOUBLE -DTAPEGRAD_NUCLEUS,$(DEFINES))))|'
+list           = $(subst $(space),;,$(strip $(1)))
+space         := $(subst x,,x x)
 # The loader's cache, where the library is in its place.
 UPDATE_LOADER  = if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ] && [ -x /sbin/ldconfig ]; then /sbin/ldconfig; fi
 
@@ -42,8 +52,9 @@ ALL_HEADERS = $(HEADERS) $(sort $(filter-out $(HEADERS),$(filter %.h,$(shell $(C
 # Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
 INSTALLED = $(addprefix $(TO_INCLUDE)/,$(ALL_HEADERS)) $(addprefix $(TO_LIB)/,pkgconfig/tapegrad.pc \
              $(if $(MPI_LIBRARY),libtapegrad_mpi.a pkgconfig/tapegrad-mpi.pc) \
-             libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED)))
+             libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED))) \
+             $(addprefix $(TO_CMAKE)/,tapegradConfig.cmake tapegradConfigVersion.cmake)
 uninstall:
 	@rm -f $(INSTALLED)
-	@(cd $(TO_INCLUDE) && rmdir -p $(sort $(dir $(ALL_HEADERS)))) 2>/dev/null; rmdir $(TO_INCLUDE) 2>/dev/null || true
+	@(cd $(TO_INCLUDE) && rmdir -p $(sort $(dir $(ALL_HEADERS)))) 2>/dev/null; rmdir $(TO_INCLUDE) $(TO_CMAKE) 2>/dev/null || true
 	@$(UPDATE_LOADER)
