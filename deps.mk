@@ -10,6 +10,8 @@ PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user 
 PACKAGES += $(if $(BOOK),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
             python3-fonttools python3-brotli nodejs)
 PACKAGES += $(if $(filter pages,$(BOOK)),chromium chromium-driver)
+# To test what is released.
+PACKAGES += $(if $(RELEASE),cmake)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
 .PHONY: deps $(OTHERS)

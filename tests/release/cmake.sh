@@ -13,8 +13,7 @@ project=$(page add_subdirectory) fetch=$(page FetchContent_Declare) install=$(pa
 
 # A clone, in which sources may change; and a zip of the two files with what a release has beside them.
 tree=$directory/tree
-git ls-files -co --exclude-standard | grep -E '^([^/]*|cmake/.*|(tensor|autograd|ops|nn|optim|distributed|ext)/.*)$' |
-    xargs cp --parents -t "$(mkdir "$tree" && echo "$tree")"
+mkdir "$tree" && git ls-files -co --exclude-standard | xargs cp --parents -t "$tree"
 version=$(sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 zipped() {
     local to=$directory/tapegrad-$version
@@ -110,7 +109,7 @@ as_printed() { # OPTION...: the commands of docs/building.md, with HOME another 
 installed() { (cd "$directory/moved" && find . ! -type d | LC_ALL=C sort | xargs); }
 package=lib/cmake/tapegrad/tapegradConfig
 has_files() { # FILE...
-    [ "$(installed)" = "$(printf './%s\n' "$@" $package{,Version}.cmake include/tapegrad/{extend,tapegrad}.h | LC_ALL=C sort | xargs)" ]
+    [ "$(installed)" = "$(printf './%s\n' "$@" "${package}"{,Version}.cmake include/tapegrad/{extend,tapegrad}.h | LC_ALL=C sort | xargs)" ]
 }
 soname() { [ "$(objdump -p "$directory/moved/lib/libtapegrad.so" | awk '$1 == "SONAME" { print $2 }')" = "libtapegrad.so.${version%.*}" ]; }
 finds() { # NAME LANGUAGE [TARGET]
@@ -172,6 +171,7 @@ check "no awk" refused refusals "or take the release's zip" -DTAPEGRAD_AWK=OFF
 build_directory='a blank' check "a blank" refused refusals "the release's zip has the file" -DTAPEGRAD_THREADS=OFF
 check "MSVC" refused refusals 'instead of MSVC' -DMSVC=1
 check "in the tree" refused tree 'CMake would overwrite the Makefile' -B "$tree"
+check "in the project" refused refusals 'CMake would overwrite the Makefile' -B "$directory/refusals"
 check "the Makefile" cmp Makefile "$tree/Makefile"
 
 report
