@@ -11,7 +11,7 @@ PACKAGES += $(if $(BOOK)$(RELEASE),pandoc clang lld wasi-libc libclang-rt-14-dev
             python3-fonttools python3-brotli nodejs)
 PACKAGES += $(if $(filter pages,$(BOOK)),chromium chromium-driver)
 # make dist, the pages for man, and the tests of what is released.
-PACKAGES += $(if $(RELEASE),zip unzip python3-yaml pandoc mandoc)
+PACKAGES += $(if $(RELEASE),zip unzip python3-yaml pandoc mandoc cmake)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
 .PHONY: deps $(OTHERS)

@@ -1,4 +1,5 @@
-# Installing and uninstalling the library (headers, the archive, the shared object, pkg-config), and the programs.
+# Installing and uninstalling the library (headers, the archive, the shared object, files for pkg-config and CMake), and
+# the programs.
 PREFIX     ?= /usr/local
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
@@ -13,6 +14,7 @@ endif
 TO_LIB     := $(DESTDIR)$(LIBDIR)
 TO_INCLUDE := $(DESTDIR)$(INCLUDEDIR)/tapegrad
 TO_BIN     := $(DESTDIR)$(PREFIX)/bin
+TO_CMAKE   := $(TO_LIB)/cmake/tapegrad
 install install-programs:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-install \
 	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) $@-files
@@ -34,6 +36,8 @@ install-files: library
 	    'Description: tapegrad with dist_start by MPI; compile by mpicc' 'Version: $(VERSION)' \
 	    'Requires: tapegrad = $(VERSION)' 'Libs: -L$${libdir} -ltapegrad_mpi $(NCCL_LIBS) -fopenmp' \
 	    > $(TO_LIB)/pkgconfig/tapegrad-mpi.pc)
+	@for name in Config ConfigVersion; do sed $(CMAKE_VALUES) cmake/tapegrad$$name.cmake.in \
+	    > $(TO_CMAKE)/tapegrad$$name.cmake; done
 	@$(UPDATE_LOADER)
 # Their names in the tree, as images, are too general for a directory of all programs.
 install-programs-files: $(PROGRAMS)
@@ -43,6 +47,13 @@ install-programs-files: $(PROGRAMS)
 installed      = $(addprefix $(TO_BIN)/tapegrad-,$(subst _,-,$(notdir $(1))))
 PC_DIRECTORIES = 'prefix=$(PREFIX)' $(foreach name,libdir=$(LIBDIR) includedir=$(INCLUDEDIR), \
                  '$(subst =$(PREFIX)/,=$${prefix}/,$(name))') ''
+# Relative to LIBDIR, so that the files can be moved, where realpath is GNU's.
+CMAKE_INCLUDEDIR = $(or $(shell realpath -ms --relative-to=$(LIBDIR) $(INCLUDEDIR) 2>/dev/null),$(INCLUDEDIR))
+CMAKE_VALUES   = -e 's|@VERSION@|$(VERSION)|g; s|@SONAME@|$(SONAME)|; s|@INCLUDEDIR@|$(CMAKE_INCLUDEDIR)|' \
+                 -e 's|@COMPATIBLE@|$(SONAME:libtapegrad.so.%=%)|; s|@LIBS@|$(call list,-fopenmp $(LIBS))|' \
+                 -e 's|@DEFINITIONS@|$(call list,$(patsubst -D%,%,$(filter -DTAPEGRAD_DOUBLE -DTAPEGRAD_NUCLEUS,$(DEFINES))))|'
+list           = $(subst $(space),;,$(strip $(1)))
+space         := $(subst x,,x x)
 # The loader's cache, where the library is in its place.
 UPDATE_LOADER  = if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ] && [ -x /sbin/ldconfig ]; then /sbin/ldconfig; fi
 
@@ -51,10 +62,11 @@ ALL_HEADERS = $(HEADERS) $(sort $(filter-out $(HEADERS),$(filter %.h,$(shell $(C
 # Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
 INSTALLED = $(addprefix $(TO_INCLUDE)/,$(ALL_HEADERS)) $(addprefix $(TO_LIB)/,pkgconfig/tapegrad.pc \
              $(if $(MPI_LIBRARY),libtapegrad_mpi.a pkgconfig/tapegrad-mpi.pc) \
-             libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED)))
+             libtapegrad.a libtapegrad.so $(SONAME) $(notdir $(SHARED))) \
+             $(addprefix $(TO_CMAKE)/,tapegradConfig.cmake tapegradConfigVersion.cmake)
 # speech is installed where its libraries are, and removed where they are no more, too.
 INSTALLED_PROGRAMS = $(sort $(call installed,$(PROGRAMS) speech))
 uninstall:
 	@rm -f $(INSTALLED) $(INSTALLED_PROGRAMS)
-	@(cd $(TO_INCLUDE) && rmdir -p $(sort $(dir $(ALL_HEADERS)))) 2>/dev/null; rmdir $(TO_INCLUDE) 2>/dev/null || true
+	@(cd $(TO_INCLUDE) && rmdir -p $(sort $(dir $(ALL_HEADERS)))) 2>/dev/null; rmdir $(TO_INCLUDE) $(TO_CMAKE) 2>/dev/null || true
 	@$(UPDATE_LOADER)

@@ -53,6 +53,14 @@ same_version() {
         grep -qxF "#define TAPEGRAD_VERSION \"$version\"" <(sed 's, /\*.*,,' "$directory/usr/include/tapegrad/tensor/tensor.h")
 }
 check "the version" same_version
+# tests/release/cmake.sh builds programs with these files.
+for_cmake() {
+    local file=$directory/usr/lib/cmake/tapegrad/tapegradConfig
+    ! grep -n @ "$file"{,Version}.cmake && grep -qF "\"../include/tapegrad\"" "$file.cmake" &&
+        grep -qxF "set(PACKAGE_VERSION \"$(pkg-config --modversion tapegrad)\")" "${file}Version.cmake" &&
+        grep -qF "INTERFACE_COMPILE_DEFINITIONS \"$([ "$real" = float ] || echo TAPEGRAD_DOUBLE)\")" "$file.cmake"
+}
+check "the files for CMake" for_cmake
 
 # A program may define names that the library uses internally.
 sed 's/^int main/double product(void);\ndouble product(void) { return 7; }\n&/' \
@@ -167,7 +175,8 @@ moved() {
     export PKG_CONFIG_PATH=$directory/multiarch/usr/lib/arch/pkgconfig PKG_CONFIG_SYSROOT_DIR=
     [ "$(pkg-config --variable=libdir tapegrad) $(pkg-config --cflags-only-I tapegrad)" = "/usr/lib/arch -I/headers/tapegrad " ] &&
         [ -e "$directory/multiarch/headers/tapegrad/tapegrad.h" ] && [ -e "$directory/multiarch/usr/lib/arch/libtapegrad.so" ] &&
-        [ ! -e "$directory/multiarch/usr/lib/libtapegrad.so" ]
+        [ ! -e "$directory/multiarch/usr/lib/libtapegrad.so" ] &&
+        grep -qF '"../../../headers/tapegrad"' "$directory/multiarch/usr/lib/arch/cmake/tapegrad/tapegradConfig.cmake"
 }
 check "where the files are" moved
 check "make uninstall LIBDIR= INCLUDEDIR=" multiarch uninstall
