@@ -7,9 +7,11 @@ PACKAGES += $(if $(DEV),ccache clang clang-format libomp-dev valgrind gcc-mingw-
 PACKAGES += $(if $(filter yes,$(MPI)),libopenmpi-dev openmpi-bin procps)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 # To build the book, and to test its pages: BOOK=yes, BOOK=pages.
-PACKAGES += $(if $(BOOK),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
+PACKAGES += $(if $(BOOK)$(RELEASE),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
             python3-fonttools python3-brotli nodejs)
 PACKAGES += $(if $(filter pages,$(BOOK)),chromium chromium-driver)
+# To build and check the Debian packages.
+PACKAGES += $(if $(RELEASE),debhelper lintian dpkg-dev fakeroot libclang-rt-dev-wasm32)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
 .PHONY: deps $(OTHERS)
