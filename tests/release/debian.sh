@@ -104,6 +104,7 @@ links() {
     return $broken
 }
 check "links of tapegrad-doc" links
+check "files of tapegrad-doc that are compressed" [ -z "$(find "$root/usr/share/doc/tapegrad/"*/ -name '*.gz')" ]
 
 if [ -z "$root" ]; then
     check "dpkg --purge" dpkg --purge $packages
