@@ -23,8 +23,9 @@ start=$SECONDS
 check "dpkg-buildpackage" build_packages
 [ $failures -eq 0 ] || { tail -n 40 "$directory/said"; report; exit 1; }
 echo "built in $((SECONDS - start)) s: $(cd .. && echo *.deb)"
-# The packages are not from Debian's archive, so no bug asks for them. Without man/ programs have no pages.
-without=initial-upload-closes-no-bugs$([ -d man ] || echo ,no-manual-page)
+# No bug of Debian asks for these packages; the archive of the sources has debian/, so that there are no
+# changes to it; and without man/ programs have no pages.
+without=initial-upload-closes-no-bugs,no-debian-changes$([ -d man ] || echo ,no-manual-page)
 lint() { lintian --pedantic --fail-on error,warning --suppress-tags $without ../*.dsc ../*.changes; }
 check "lintian" lint
 cat "$directory/said"
@@ -97,7 +98,7 @@ links() {
     local page link broken=0
     cd "$root/usr/share/doc/tapegrad" || return 1
     for page in *.html docs/*.html book/*.html; do
-        for link in $(grep -oE '(href|src)="[^":#]*' "$page" | sed 's/.*"//'); do
+        for link in $(grep -oE '(href|src)="[^":#]+["#]' "$page" | cut -d'"' -f2 | tr -d '#'); do
             [ -e "$(dirname "$page")/$link" ] || { echo "$page links to $link, which does not exist" && broken=1; }
         done
     done
