@@ -89,7 +89,7 @@ symbols() { cmp <(sed -n 's/^ \(.*\)@Base .*/\1/p' debian/libtapegrad0.1.symbols
 manuals() {
     local program
     for program in "$root"/usr/bin/tapegrad-*; do
-        zcat "$root/usr/share/man/man1/${program##*/}.1.gz" | grep -q "^[.]SH OPTIONS\|^[.]SH COMMANDS" || { echo "${program##*/} has no page" && return 1; }
+        zcat "$root/usr/share/man/man1/${program##*/}.1.gz" | grep -q '^[.]SH NAME' || { echo "${program##*/} has no page" && return 1; }
     done
     zcat "$root/usr/share/man/man7/tapegrad.7.gz" | grep -q '^[.]SH NAME'
 }
