@@ -10,8 +10,9 @@ PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user 
 PACKAGES += $(if $(BOOK)$(RELEASE),pandoc clang lld wasi-libc libclang-rt-14-dev-wasm32 fonts-texgyre-math \
             python3-fonttools python3-brotli nodejs)
 PACKAGES += $(if $(filter pages,$(BOOK)),chromium chromium-driver)
-# make dist, the pages for man, and the tests of what is released.
-PACKAGES += $(if $(RELEASE),zip unzip python3-yaml pandoc mandoc cmake)
+# make dist, the pages for man, the Debian packages, and the tests of what is released.
+PACKAGES += $(if $(RELEASE),zip unzip python3-yaml pandoc mandoc cmake debhelper lintian dpkg-dev fakeroot \
+            libclang-rt-dev-wasm32)
 OTHERS   := $(filter-out deps,$(MAKECMDGOALS))
 
 .PHONY: deps $(OTHERS)
