@@ -64,8 +64,7 @@ make -s -C "$work/source" CUDA=no BUILD=build one-file book >"$work/log" 2>&1 ||
     { tail -n 20 "$work/log" >&2 && refuse "make one-file book fails in the source archive"; }
 cd "$work/source"
 mkdir "$work/$name"
-cp build/tapegrad.[ch] build/extend.h examples/two_moons.c LICENSE "$work/$name"
-[ ! -e CMakeLists.txt ] || cp -r CMakeLists.txt cmake "$work/$name"
+cp build/tapegrad.[ch] build/extend.h examples/two_moons.c CMakeLists.txt LICENSE "$work/$name"
 cp docs/two_files.md "$work/$name/README.md"
 pack_zip "$name"
 cp -r build/book "$work/tapegrad-book-$version"

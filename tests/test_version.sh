@@ -14,6 +14,7 @@ names() {
 }
 names CITATION.cff '^version: (.*)'
 names CHANGELOG.md '^## ([^, ]*).*'
+names docs/building.md '.*tapegrad-([0-9.]*)[.]zip.*'
 names debian/changelog '^tapegrad \(([^-)]*).*'
 
 # That another version would be found.
