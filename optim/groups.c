@@ -107,6 +107,8 @@ bool optim_set_role(Optimizer *optimizer, const Tensor *weight, int role)
     for (int i = 0; groups && i < count; i++)
         if (params_at(params, i) == weight)
             groups->of_weight[i] = (uint8_t)find_group(groups, (Factors){ 1, 1, role }, count, 0);
+    if (groups)
+        groups->changed = true;
     return groups != NULL;
 }
 

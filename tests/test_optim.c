@@ -324,6 +324,23 @@ TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
     }
 }
 
+TEST(a_group_that_is_set_after_a_step_counts_in_the_next_one)
+{
+    static Real before[COUNT], after[COUNT];
+    Pair pair = pair_new();
+    Optimizer *optimizer = optim_sgd(pair.params, optim_sgd_config(0.1));
+    optim_set_group(optimizer, "*", 2, 1);
+    pair_step(pair, optimizer, test_normal(1, COUNT));
+    pair_read(pair, before);
+    optim_set_group(optimizer, "second", 0, 1);
+    pair_step(pair, optimizer, test_normal(2, COUNT));
+    pair_read(pair, after);
+    assert_identical(after + FIRST, before + FIRST, SECOND);
+    ck_assert_mem_ne(after, before, FIRST * sizeof(Real));
+    optim_free(optimizer);
+    params_free(pair.params);
+}
+
 /* ------------------------------------------------------------------------------ frozen weights */
 static void step_unfrozen(Pair pair, Optimizer *optimizer, int t)
 {

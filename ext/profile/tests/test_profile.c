@@ -404,6 +404,34 @@ TEST(the_table_is_printed)
     tape_free(tape);
 }
 
+/* The tensors that are not listed are one line: their number, bytes and share. */
+TEST(the_last_line_sums_what_is_not_listed)
+{
+    enum { LISTED = 12, SHAPES = 20 };
+    static char text[8192];
+    tape = tape_new(test_device());
+    TapeProfile *profile = tape_profile_begin(tape);
+    for (int i = 0; i < SHAPES; i++)
+        variable(64 + i, 64);
+    tape_profile_end(profile);
+    int64_t count = 0, bytes = 0;
+    for (int i = LISTED; i < profile->tensor_count; i++) {
+        count += profile->tensors[i].count;
+        bytes += profile->tensors[i].bytes;
+    }
+    tape_profile_text(profile, text, sizeof text);
+    const char *last = strstr(text, "smaller ones");
+    ck_assert_ptr_nonnull(last);
+    long long printed_count = 0;
+    double share = 0;
+    ck_assert_int_eq(sscanf(last, "smaller ones %lld %*s %*s %lf %%", &printed_count, &share), 2);
+    ck_assert_int_ge(count, SHAPES - LISTED);
+    ck_assert_int_eq(printed_count, count);
+    ck_assert_double_eq_tol(share, 100 * (double)bytes / (double)profile->peak_bytes, 0.06);
+    tape_profile_free(profile);
+    tape_free(tape);
+}
+
 int main(void)
 {
     return test_main("profile", NULL, NULL);
