@@ -24,12 +24,13 @@ if [ "${2:-}" != source ]; then
     done
 fi
 version=$(sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
-name=tapegrad-$version work=$out/work
-tree=$work/$name
+name=tapegrad-$version book=tapegrad-book-$version
 mkdir -p "$out"
-rm -rf "$work" "$out"/tapegrad-* "$out/SHA256SUMS"
+(cd "$out" && rm -f "$name.tar.gz" "$name.zip" "$book.zip" "$name.spdx" SHA256SUMS)
+work=$(mktemp -d "$out/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$tree"
+tree=$work/$name
+mkdir "$tree"
 
 if [ -e .git ]; then
     commit=$(git rev-parse --verify HEAD) time=$(git log -1 --format=%ct)
@@ -67,9 +68,14 @@ mkdir "$work/$name"
 cp build/tapegrad.[ch] build/extend.h examples/two_moons.c CMakeLists.txt LICENSE "$work/$name"
 cp docs/two_files.md "$work/$name/README.md"
 pack_zip "$name"
-cp -r build/book "$work/tapegrad-book-$version"
-cp LICENSE "$work/tapegrad-book-$version"
-pack_zip "tapegrad-book-$version"
+cp -r build/book "$work/$book"
+cp LICENSE "$work/$book"
+# What its pages contain of others: a font, and of WebAssembly's C library and compiler.
+mkdir "$work/$book/licenses"
+for package in fonts-texgyre-math wasi-libc libclang-rt-14-dev-wasm32; do
+    cp "/usr/share/doc/$package/copyright" "$work/$book/licenses/$package"
+done
+pack_zip "$book"
 
 # sha FILE: its SHA-256
 sha() { sha256sum "$out/$1" | cut -d ' ' -f 1; }
@@ -78,7 +84,7 @@ source_sum=$(sha "$name.tar.gz")
 uuid=${source_sum:0:8}-${source_sum:8:4}-8${source_sum:13:3}-8${source_sum:17:3}-${source_sum:20:12}
 sed "s/@VERSION@/$version/g; s/@UUID@/$uuid/; s/@CREATED@/$(date -u -d "@$time" +%Y-%m-%dT%H:%M:%SZ)/
     s/@SOURCE_SHA256@/$source_sum/; s/@FILES_SHA256@/$(sha "$name.zip")/
-    s/@BOOK_SHA256@/$(sha "tapegrad-book-$version.zip")/" tapegrad.spdx.in >"$out/$name.spdx"
+    s/@BOOK_SHA256@/$(sha "$book.zip")/" tapegrad.spdx.in >"$out/$name.spdx"
 cd "$out"
-sha256sum tapegrad-* >SHA256SUMS
+sha256sum "$name.spdx" "$name.tar.gz" "$name.zip" "$book.zip" >SHA256SUMS
 cat SHA256SUMS

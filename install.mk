@@ -30,7 +30,7 @@ install-files: library
 	@ln -sf $(SONAME) $(TO_LIB)/libtapegrad.so
 	@printf '%s\n' $(PC_DIRECTORIES) 'Name: tapegrad' \
 	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \
-	    'Cflags: -I$${includedir}/tapegrad $(filter -DTAPEGRAD_DOUBLE,$(DEFINES))' \
+	    'Cflags: -I$${includedir}/tapegrad $(PUBLIC_DEFINES)' \
 	    'Libs: -L$${libdir} -ltapegrad' 'Libs.private: -fopenmp $(LIBS)' > $(TO_LIB)/pkgconfig/tapegrad.pc
 	@$(if $(MPI_LIBRARY),printf '%s\n' $(PC_DIRECTORIES) 'Name: tapegrad-mpi' \
 	    'Description: tapegrad with dist_start by MPI; compile by mpicc' 'Version: $(VERSION)' \
@@ -45,13 +45,15 @@ install-programs-files: $(PROGRAMS)
 	@$(INSTALL) -d $(TO_BIN)
 	@$(foreach program,$(PROGRAMS),$(INSTALL) -m 755 $(program) $(call installed,$(program)) &&) true
 installed      = $(addprefix $(TO_BIN)/tapegrad-,$(subst _,-,$(notdir $(1))))
+# What the headers read, for programs.
+PUBLIC_DEFINES = $(filter -DTAPEGRAD_DOUBLE -DTAPEGRAD_NUCLEUS,$(DEFINES))
 PC_DIRECTORIES = 'prefix=$(PREFIX)' $(foreach name,libdir=$(LIBDIR) includedir=$(INCLUDEDIR), \
                  '$(subst =$(PREFIX)/,=$${prefix}/,$(name))') ''
 # Relative to LIBDIR, so that the files can be moved, where realpath is GNU's.
 CMAKE_INCLUDEDIR = $(or $(shell realpath -ms --relative-to=$(LIBDIR) $(INCLUDEDIR) 2>/dev/null),$(INCLUDEDIR))
 CMAKE_VALUES   = -e 's|@VERSION@|$(VERSION)|g; s|@SONAME@|$(SONAME)|; s|@INCLUDEDIR@|$(CMAKE_INCLUDEDIR)|' \
                  -e 's|@COMPATIBLE@|$(SONAME:libtapegrad.so.%=%)|; s|@LIBS@|$(call list,-fopenmp $(LIBS))|' \
-                 -e 's|@DEFINITIONS@|$(call list,$(patsubst -D%,%,$(filter -DTAPEGRAD_DOUBLE -DTAPEGRAD_NUCLEUS,$(DEFINES))))|'
+                 -e 's|@DEFINITIONS@|$(call list,$(PUBLIC_DEFINES:-D%=%))|'
 list           = $(subst $(space),;,$(strip $(1)))
 space         := $(subst x,,x x)
 # The loader's cache, where the library is in its place.

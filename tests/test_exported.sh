@@ -8,6 +8,7 @@
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 2
 shared=$build/libtapegrad.so.$(sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
+[ -e "$shared" ] || { echo "$shared does not exist: make library writes it" >&2 && exit 2; }
 soname=$(objdump -p "$shared" | awk '$1 == "SONAME" { print $2 }')
 
 # NCCL's names are exported where it is emulated; in double some names have an ending.

@@ -4,9 +4,9 @@
 version=$(sed -n 's/^#define TAPEGRAD_VERSION "\([^"]*\)".*/\1/p' tensor/tensor.h)
 check "tensor/tensor.h: TAPEGRAD_VERSION is \"$version\", expected three numbers" grep -qxE '[0-9]+\.[0-9]+\.[0-9]+' <(echo "$version")
 
-# names FILE PATTERN: the first line that has the pattern names the version there, if the tree has the file
+# names FILE PATTERN [VERSION]: the first line that has the pattern names the version there, if the tree has the file
 names() {
-    local found
+    local found version=${3:-$version}
     [ -e "$1" ] || return
     count=$((count + 1))
     found=$(sed -nE "s/$2/\\1/p" "$1" | head -n 1)
@@ -15,6 +15,9 @@ names() {
 names CITATION.cff '^version: (.*)'
 names CHANGELOG.md '^## ([^, ]*).*'
 names docs/building.md '.*tapegrad-([0-9.]*)[.]zip.*'
+names docs/building.md '.*find_package\(tapegrad ([0-9.]*) .*' "${version%.*}"
+names docs/building.md '.*libtapegrad\{([0-9.]*),-dev\}.*' "${version%.*}"
+names debian/control '^Package: libtapegrad([0-9.]*)$' "${version%.*}"
 names debian/changelog '^tapegrad \(([^-)]*).*'
 
 # That another version would be found.
