@@ -67,6 +67,17 @@ compiles() { # TEXT: the line that has it
 }
 check "README.md's first line" compiles -O2
 check "README.md's second line" compiles -march=native
+by_cmake() {
+    mkdir "$directory/project" && cd "$directory/project" && ln -s "$directory/files/$name" tapegrad && cp tapegrad/two_moons.c program.c &&
+        "$printed" "$directory/$name/docs/building.md" add_subdirectory >CMakeLists.txt && cmake -B build && cmake --build build &&
+        build/my_program >output && tail -n 1 output | grep 'loss 0[.]0095'
+}
+if command -v cmake >/dev/null; then
+    check "CMake" by_cmake
+    cd "$directory/files/$name" || exit 2
+else
+    echo "not tested: the zip by CMake"
+fi
 check "a program that extends it" sh -c 'printf "#include <tapegrad.h>\n#include \"extend.h\"\nint x;\n" | cc -I. -fsyntax-only -x c -'
 
 # The book.
