@@ -4,14 +4,14 @@
     tests/results.py PAGE...
 
 Each number of a table's cells, but for the first column and columns named after what was not measured
-here (a paper, a goal), must be a number of one of the raw files that the table's section links, rounded.
-A table with a cell that is a number must have such a link, to a .txt, .csv or .json file.
+here (a paper, a goal), must be a number, rounded, of one of the raw files that the table's section links: .txt, .csv or .json
+files, or those of a page of bench/results. A table with a cell that is a number must have such a link.
 """
 import os
 import re
 import sys
 
-NUMBER = re.compile(r'(?<![\w.])-?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?')
+NUMBER = re.compile(r'(?<![\w.-])-?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?(?:e-?\d+)?')
 QUOTED = re.compile(r'paper|goal|reports', re.I)
 
 
@@ -68,11 +68,22 @@ def tables(start, lines):
             rows = []
 
 
+def outputs(text, directory):
+    """The files of raw output that the text links, itself or by a page of bench/results."""
+    found = []
+    for link in re.findall(r'\]\(([^)#:]+)(?:#[^)]*)?\)', text):
+        path = os.path.normpath(os.path.join(directory, link))
+        if path.endswith(('.txt', '.csv', '.json')):
+            found.append(path)
+        elif path.startswith('bench/results/') and path.endswith('.md') and directory != 'bench/results':
+            found += outputs(open(path).read(), 'bench/results')
+    return found
+
+
 def faults(page):
-    directory = os.path.dirname(page)
     for start, lines in sections(open(page).read()):
-        links = re.findall(r'\]\(([^)#]+\.(?:txt|csv|json))\)', '\n'.join(lines))
-        raw = sorted({n for link in links for n in raw_numbers(os.path.join(directory, link))})
+        links = outputs('\n'.join(lines), os.path.dirname(page))
+        raw = sorted({n for link in links for n in raw_numbers(link)})
         for rows in tables(start, lines):
             head, body = rows[0][1], rows[2:]
             measured = [i for i, cell in enumerate(head) if i > 0 and not QUOTED.search(cell)]
@@ -84,7 +95,7 @@ def faults(page):
             for number, cell in filled:
                 for word in numbers_of(re.sub(r'`[^`]*`|\[[^]]*\]\([^)]*\)', '', cell)):
                     if not is_rounded(word, raw):
-                        yield f'{page}:{number}: {word} is not in {", ".join(links)}'
+                        yield f'{page}:{number}: {word} is not in {", ".join(map(os.path.basename, links))}'
 
 
 def main():

@@ -47,4 +47,7 @@ check "digits are not dropped at will" refuses "$directory/page.md:6: 150000 is 
 check "a table without output" refuses "$directory/page.md:4: no link to the raw output in this section" agrees 'No link.' 12.3
 check "a table without numbers" agrees 'No link.' 'all of N'
 
+# The pages that have been brought into this form.
+check "tables of measurements" tests/results.py README.md docs/benchmarks.md bench/results/cpu.md
+
 report
