@@ -48,6 +48,6 @@ check "a table without output" refuses "$directory/page.md:4: no link to the raw
 check "a table without numbers" agrees 'No link.' 'all of N'
 
 # The pages that have been brought into this form.
-check "tables of measurements" tests/results.py README.md docs/benchmarks.md bench/results/{cpu,window,softmax_decay}.md
+check "tables of measurements" tests/results.py README.md docs/benchmarks.md bench/results/{cpu,figures,window,softmax_decay}.md
 
 report
