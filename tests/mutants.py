@@ -544,7 +544,8 @@ def main():
             else:
                 print(f'{len(mutants):6} {path}')
         print(f'{sum(map(len, sets.values())):6} mutants')
-    elif arguments[:1] in (['--sample'], ['--random']) and arguments[1:] and arguments[1].isdigit():
+    elif arguments[:1] in (['--sample'], ['--random']) and len(arguments) == 2 and \
+            arguments[1].isdigit():
         {'--sample': run_sample, '--random': run_random}[arguments[0]](int(arguments[1]))
     elif any(a.startswith('-') for a in arguments):
         sys.exit(__doc__)

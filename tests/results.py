@@ -4,8 +4,9 @@
     tests/results.py PAGE...
 
 Each number of a table's cells, but for the first column and columns named after what was not measured
-here (a paper, a goal), must be a number, rounded, of one of the raw files that the table's section links: .txt, .csv or .json
-files, or those of a page of bench/results. A table with a cell that is a number must have such a link.
+here (a paper, a goal), must be a number, rounded, of one of the raw files that the table's section
+links: .txt, .csv or .json files, or those of a page of bench/results. A table with a cell that is a
+number must have such a link.
 """
 import os
 import re

@@ -1,4 +1,5 @@
 /* Optimizers and schedules against reference trajectories, plain loops and formulas. */
+#include "extend.h"
 #include "tests/optimizers.h"
 
 #include <math.h>
@@ -333,6 +334,34 @@ TEST(a_group_that_is_set_after_a_step_counts_in_the_next_one)
     pair_step(pair, optimizer, test_normal(1, COUNT));
     pair_read(pair, before);
     optim_set_group(optimizer, "second", 0, 1);
+    pair_step(pair, optimizer, test_normal(2, COUNT));
+    pair_read(pair, after);
+    assert_identical(after + FIRST, before + FIRST, SECOND);
+    ck_assert_mem_ne(after, before, FIRST * sizeof(Real));
+    optim_free(optimizer);
+    params_free(pair.params);
+}
+
+static const OptimizerKind *sgd;
+static StepScalars rate_of_role_0(const Optimizer *o, int role, double learning_rate,
+                                  double decay_factor)
+{
+    return sgd->scalars(o, role, role == 0 ? learning_rate : 0, decay_factor);
+}
+
+TEST(a_role_that_is_set_after_a_step_counts_in_the_next_one)
+{
+    static Real before[COUNT], after[COUNT];
+    Pair pair = pair_new();
+    Optimizer *optimizer = optim_sgd(pair.params, optim_sgd_config(0.1));
+    sgd = optimizer->kind;
+    OptimizerKind kind = *sgd;
+    kind.scalars = rate_of_role_0;
+    optimizer->kind = &kind;
+    ck_assert(optim_set_role(optimizer, pair.second, 0));
+    pair_step(pair, optimizer, test_normal(1, COUNT));
+    pair_read(pair, before);
+    ck_assert(optim_set_role(optimizer, pair.second, 1));
     pair_step(pair, optimizer, test_normal(2, COUNT));
     pair_read(pair, after);
     assert_identical(after + FIRST, before + FIRST, SECOND);
