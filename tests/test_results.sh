@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/cpu with programs of the shell, and tests/results.py, which compares tables with raw output.
 . "$(dirname "$0")/check.sh"
-unset PYTHON FT_DIR LLMC KANN MNIST
+unset PYTHON FT_DIR LLMC KANN MNIST TEXT MPIRUN
 
 # Programs that print their names and arguments; chunks fails.
 stubs=$directory/stubs

@@ -51,17 +51,38 @@ def chunked(q, k, v, beta, log_decay, chunk=64):
     scale, beta = L.exp()[..., None], beta[..., None]
     system = beta * (k @ k.mT) * ratio  # solve_triangular reads below the diagonal only
     right = torch.cat([beta * v, beta * scale * k], -1)
+    weights, added = (q @ k.mT) * ratio, k * (L[..., -1:] - L).exp()[..., None]
+    start = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
+    return scan(start, system, right, scale * q, weights, added, scale[..., -1:, :])[0][:, :, :N]
+
+
+def by_key(q, k, v, beta, log_decay, state, chunk=32):
+    """The same with log_decay [B, H, N, D], from a state; and the last one. e^(L_i - L_j) is a product of two
+    factors, of which the second grows: log decays of a chunk must not sum up to less than -80."""
+    N = q.shape[2]
+    missing = -N % chunk
+    q, k, v, log_decay = (F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, chunk)) for x in (q, k, v, log_decay))
+    beta = F.pad(beta, (0, missing)).unflatten(2, (-1, chunk))[..., None]
+    L = log_decay.cumsum(-2)
+    decayed, grown, queries = k * L.exp(), k * (-L).exp(), q * L.exp()
+    right = torch.cat([beta * v, beta * decayed], -1)
+    added = k * (L[..., -1:, :] - L).exp()
+    out, state = scan(state, beta * (decayed @ grown.mT), right, queries, (queries @ grown.mT).tril(), added,
+                      L[..., -1, :, None].exp())
+    return out[:, :, :N], state
+
+
+def scan(state, system, right, queries, weights, added, last):
+    """The chunks one after another: out, and the last state."""
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    values, keys = solved.split([v.shape[-1], k.shape[-1]], -1)
-    weights, queries = (q @ k.mT) * ratio, scale * q
-    added, last = k * (L[..., -1:] - L).exp()[..., None], scale[..., -1:, :]
-    state, outputs = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1]), []
+    values, keys = solved.split([state.shape[-1], state.shape[-2]], -1)
+    outputs = []
     chunks = (x.unbind(2) for x in (values, keys, queries, weights, added, last))
     for values_c, keys_c, queries_c, weights_c, added_c, last_c in zip(*chunks):
         u = values_c - keys_c @ state
         outputs.append(queries_c @ state + weights_c @ u)
         state = last_c * state + added_c.mT @ u
-    return torch.cat(outputs, 2)[:, :, :N]
+    return torch.cat(outputs, 2), state
 
 
 METHODS = {"recurrent": recurrent, "chunked": chunked}

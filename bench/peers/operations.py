@@ -83,6 +83,12 @@ def delta(q, k, v, x):
     return delta_rule.chunked(*inputs).to(q.dtype)
 
 
+def key_decay_delta(q, k, v, x, decay, state):
+    k = k * (0.5 / k.shape[-1] ** 0.5)
+    inputs = (t.transpose(1, 2).float() for t in (q, k, v, 1.5 * torch.sigmoid(x), -0.5 * F.softplus(decay)))
+    return torch.cat([t.flatten() for t in delta_rule.by_key(*inputs, state.float())]).to(q.dtype)
+
+
 def rotary(x):
     half = x.shape[-1] // 2
     frequencies = 10000.0 ** (-torch.arange(half, device=x.device) / half)
@@ -101,6 +107,11 @@ def polynomial_features(x):
 def random_features(x, w):
     x = 0.25 * x
     return (x @ w.mT - (x * x).sum(-1, keepdim=True) / 2).exp() / w.shape[0] ** 0.5
+
+
+def fourier_features(x, w):
+    x = 0.25 * x @ w.mT
+    return torch.cat([x.cos(), x.sin()], -1) / w.shape[0] ** 0.5
 
 
 def causal_convolution(x, w, bias):
@@ -174,12 +185,14 @@ def rows(s):
         "slice_half": ([(R, C)], lambda x: x[:, : C // 2].contiguous()),
         "polynomial_features": (qkv[:1], polynomial_features),
         "random_features": ([qkv[0], (2 * s.head, s.head)], random_features),
+        "fourier_features": ([qkv[0], (2 * s.head, s.head)], fourier_features),
         "rotary": (qkv[:1], rotary),
         "causal_linear_attention": (qkv, by_heads(linear.chunked)),
         "linear_attention": (qkv, by_heads(linear_attention)),
         "causal_softmax_attention": (qkv, by_heads(causal_softmax)),
         "decaying_softmax_attention": ([*qkv, per_head], by_heads(decaying_softmax)),
         "delta_rule": ([*qkv, per_head], by_heads(delta)),
+        "key_decay_delta_rule": ([*qkv, per_head, qkv[0], (s.sequences, s.heads, s.head, s.head)], key_decay_delta),
         "lstm": ([sequence, (4 * C, C), (4 * C, C), (8, C)], recurrent(torch.lstm)),
         "gru": ([sequence, (3 * C, C), (3 * C, C), (6, C)], recurrent(torch.gru)),
     }
