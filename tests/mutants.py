@@ -26,9 +26,9 @@ first, then the programs, in float and in double, then under sanitizers. Kernels
 cpu, others on plain first.
 
 build-mutants/results.jsonl has the result of each mutant, so that an interrupted run goes on;
-tests/mutants.txt, which is rewritten whenever a file's mutants are complete, has the number of
-killed ones per file and every survivor with its reason. A file's record holds as long as its set is
-the same. JOBS=2 mutants at a time."""
+tests/mutants.txt, which is rewritten whenever a file's mutants or those at random are complete, has
+the number of killed ones and every survivor with its reason. A file's record holds as long as its
+set is the same, a drawn mutant's as long as its line is. JOBS=2 mutants at a time."""
 import fnmatch
 import glob
 import hashlib
@@ -48,6 +48,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORK = 'build-mutants'
 RECORD = 'tests/mutants.txt'
+RANDOM = 'random'
 FILES = ['ops/**/*.[ch]', 'ext/**/*.[ch]', 'optim/*.[ch]', 'autograd/backward.c']
 LEFT_OUT = ['*/cuda/*', 'ext/*/tests/*', 'ext/*/attention.c', 'ext/*/layers.c', 'ext/*/kernels.c',
             'optim/checkpoint.c', '*/onednn.c', '*/prefetch.h', '*/kernel_list.h']
@@ -408,41 +409,57 @@ def results():
 HEAD = '''# What mutants of each file survive its tests (tests/mutants.py): the file, a digest of its
 # mutants, how many of those that compile are killed; then each survivor: its line, the line that
 # replaces it, and why no test need find it ("equal": no result differs; "rounding": results differ
-# in rounding; "speed": in time alone), or "?" where nobody has judged it yet.
+# in rounding; "speed": in time alone), or "?" where nobody has judged it yet. Of the mutants that
+# --random draws: how many are drawn, and the keys of the killed ones.
 
 '''
 
 
+class Record:
+    """What is recorded of a file, or of those at random: the digest, or how many are drawn; the
+    counts, {(before, after): reason} of the survivors, and keys of killed ones at random."""
+
+    def __init__(self, mark, counts):
+        self.mark, self.counts, self.survivors, self.killed = mark, counts, {}, []
+
+
 def read_record():
-    """{path: (digest, counts, {(before, after): reason})}"""
+    """{path or RANDOM: Record}"""
     record, path = {}, None
     for line in open(RECORD) if os.path.exists(RECORD) else []:
         if line.startswith(('#', '\n')):
             continue
         if not line.startswith(' '):
             path, mark, counts = line.split(None, 2)
-            record[path] = mark, counts.strip(), {}
-        else:
+            record[path] = Record(mark, counts.strip())
+        elif '  =>  ' in line:
             before, after, reason = line.strip().split('  =>  ')
-            record[path][2][before, after] = reason
+            record[path].survivors[before, after] = reason
+        else:
+            record[path].killed += line.split()
     return record
 
 
-def write_record(path, mutants, outcome):
+def write_record(path, mark, mutants, outcome):
     """outcome: {key: what killed the mutant, None where it survived}"""
     record = read_record()
-    reasons = {k: v for _, _, survivors in record.values() for k, v in survivors.items()}
+    reasons = {k: v for old in record.values() for k, v in old.survivors.items()}
     compiled = [m for m in mutants if outcome[m.key] != 'not compiled']
     survivors = [m for m in compiled if outcome[m.key] is None]
-    lines = {(m.before, m.after): reasons.get((m.before, m.after), '?') for m in survivors}
-    record[path] = digest(mutants), f'{len(compiled) - len(survivors)} of {len(compiled)}', lines
+    new = Record(mark, f'{len(compiled) - len(survivors)} of {len(compiled)}')
+    new.survivors = {(m.before, m.after): reasons.get((m.before, m.after), '?') for m in survivors}
+    if path == RANDOM:
+        new.killed = [m.key for m in compiled if outcome[m.key]]
+    record[path] = new
     with open(RECORD + '.new', 'w') as file:
         file.write(HEAD)
-        for name in sorted(name for name in record if os.path.exists(name)):
-            mark, counts, lines = record[name]
-            file.write(f'{name} {mark} {counts}\n')
-            for (before, after), reason in lines.items():
+        for name in sorted(name for name in record if name == RANDOM or os.path.exists(name)):
+            old = record[name]
+            file.write(f'{name} {old.mark} {old.counts}\n')
+            for (before, after), reason in old.survivors.items():
                 file.write(f'    {before}  =>  {after}  =>  {reason}\n')
+            for i in range(0, len(old.killed), 7):
+                file.write(f'    {" ".join(old.killed[i:i + 7])}\n')
     os.replace(RECORD + '.new', RECORD)
 
 
@@ -492,13 +509,14 @@ def run_files(patterns):
     slow = {path for path in files_of(patterns) if concerned(path)[1] == '*'}
     for path in sorted(files_of(patterns), key=lambda path: path in slow):
         mutants = mutants_of(path)
-        if not mutants or (path in record and record[path][0] == digest(mutants)):
+        if not mutants or (path in record and record[path].mark == digest(mutants)):
             continue
         try_unknown(workers, mutants, known)
         killers = {known[m.key]['killed'] for m in mutants} - {None, 'not compiled'}
         check_killers(path, {' '.join(killer.split()[:3]) for killer in killers})
-        write_record(path, mutants, {m.key: known[m.key]['killed'] for m in mutants})
-        print(f'== {path}: {read_record()[path][1]} killed', flush=True)
+        outcome = {m.key: known[m.key]['killed'] for m in mutants}
+        write_record(path, digest(mutants), mutants, outcome)
+        print(f'== {path}: {read_record()[path].counts} killed', flush=True)
 
 
 def run_random(count):
@@ -506,6 +524,7 @@ def run_random(count):
     drawn = sorted(mutants, key=lambda m: m.key)[:count]
     known = results()
     try_unknown(Workers(), drawn, known)
+    write_record(RANDOM, count, drawn, {m.key: known[m.key]['killed'] for m in drawn})
     compiled = [m for m in drawn if known[m.key]['killed'] != 'not compiled']
     survivors = [m for m in compiled if known[m.key]['killed'] is None]
     for mutant in survivors:
@@ -516,11 +535,14 @@ def run_random(count):
 
 def run_sample(count):
     commit = subprocess.run(['git', 'rev-parse', 'HEAD'], capture_output=True, text=True).stdout
-    recorded, failed = [], []
-    for path, (mark, _, survivors) in read_record().items():
-        mutants = mutants_of(path) if os.path.exists(path) else []
-        if digest(mutants) == mark:
-            recorded += [m for m in mutants if (m.before, m.after) not in survivors]
+    recorded, failed, record = [], [], read_record()
+    drawn = set(record[RANDOM].killed) if RANDOM in record else set()
+    for path in files_of([]):
+        mutants, old = mutants_of(path), record.get(path)
+        if old and old.mark == digest(mutants):
+            recorded += [m for m in mutants if (m.before, m.after) not in old.survivors]
+        else:
+            recorded += [m for m in mutants if m.key in drawn]
 
     def done(mutant, killed, seconds):
         report(mutant, killed)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long checks, in twelve parts: make nightly runs all, .ci/run one per run.
-#   tests/nightly.sh [PART...]             0 to 11 (default: all)
+# The long checks, in thirteen parts: make nightly runs all, .ci/run one per run.
+#   tests/nightly.sh [PART...]             0 to 12 (default: all)
 #   tests/nightly.sh --turn [--base COMMIT] the part whose turn it is by the time of HEAD's commit, another
 #       every three hours. A part that fails at COMMIT too is reported, and is no failure; by default COMMIT
 #       is the newest one that is three hours older than HEAD, since a push has several commits.
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its jobs are not ours
 export WERROR=yes
 
-names=(oracle oracle-emulation emulation-double fuzz faults arm planted-faults other-platforms processes scripts extensions release)
+names=(oracle oracle-emulation emulation-double fuzz faults arm planted-faults other-platforms processes scripts extensions release mutants)
 oracle() { make CUDA=no oracle-float oracle-double oracle-differences; }
 oracle-emulation() { make oracle-emulation; }
 emulation-double() { make test-cuda-on-host-double; }
@@ -50,8 +50,11 @@ release() {
     done
 }
 
+# Twenty of those that tests are known to find, others for each commit.
+mutants() { tests/mutants.py --sample 20; }
+
 # One part: the first command that fails ends it.
-if [[ $# -eq 1 && $1 =~ ^([0-9]|1[01])$ ]]; then
+if [[ $# -eq 1 && $1 =~ ^([0-9]|1[0-2])$ ]]; then
     printf '== nightly part %d: %s\n' "$1" "${names[$1]}"
     "${names[$1]}"
     printf '== nightly part %d: %s: passed in %d s\n' "$1" "${names[$1]}" $SECONDS
@@ -70,7 +73,7 @@ fails_before() {
 
 if [ "${1:-}" = --turn ]; then
     time=$(git log -1 --format=%ct)
-    part=$((time / 10800 % 12))
+    part=$((time / 10800 % 13))
     base=${3:-$(git rev-list -1 --before=$((time - 10800)) HEAD)}
     "$0" $part && exit
     printf '== nightly part %d: %s: FAILED\n' $part "${names[part]}"
@@ -80,7 +83,7 @@ if [ "${1:-}" = --turn ]; then
 fi
 
 failed=
-[ $# -gt 0 ] || set -- {0..11}
+[ $# -gt 0 ] || set -- {0..12}
 for part in "$@"; do
     "$0" "$part" || failed="$failed $part"
 done
