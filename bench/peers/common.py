@@ -31,7 +31,7 @@ def options(purpose, precisions=True):
 
 
 def use(args):
-    """Selects the device and the number of threads."""
+    """Selects the device, the number of threads and, for programs of options(), the clock."""
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         sys.exit("no GPU was found; --device cpu --tiny checks that the program runs")
@@ -39,7 +39,7 @@ def use(args):
         torch.cuda.set_device(device.index or 0)
     if args.threads:
         torch.set_num_threads(args.threads)
-    if args.processor_time:
+    if getattr(args, "processor_time", False):
         global clock
         clock = time.process_time
 
