@@ -19,11 +19,11 @@ static void rms_norm_forward_bf16(Real *out, RmsNormArguments norm)
 }
 
 /* The gradients of block i of the rows: dx, unless its data is NULL, and sum [C], its part of
- * dweight, unless NULL. */
-ALWAYS_INLINE void rms_norm_block_backward(int T, Gradient dx, Real *sum, const Real *dout,
-                                           const RmsNormArguments *norm, int64_t i)
+ * dweight, unless NULL. Loops without a weight are loops of their own. */
+ALWAYS_INLINE void rms_norm_block_backward(int T, const Real *weight, Gradient dx, Real *sum,
+                                           const Real *dout, const RmsNormArguments *norm,
+                                           int64_t i)
 {
-    const Real *weight = norm->weight;
     const int64_t C = norm->C, end = sum_block_start(i + 1, norm->R);
     if (sum)
         memset(sum, 0, (size_t)C * sizeof *sum);
@@ -54,9 +54,14 @@ static void rms_norm_backward_as(TensorType type, Gradient dx, Gradient dweight,
     const int64_t blocks = sum_blocks(norm->R), C = norm->C;
     Real *partial = dweight.data ? device_workspace(blocks * C) : NULL;
 #pragma omp parallel for schedule(static) num_threads(device_threads_for(norm->R *C, 0.3))
-    for (int64_t i = 0; i < blocks; i++)
-        BY_STORAGE(type, T,
-                   rms_norm_block_backward(T, dx, partial ? partial + i * C : NULL, dout, norm, i));
+    for (int64_t i = 0; i < blocks; i++) {
+        Real *sum = partial ? partial + i * C : NULL;
+        if (norm->weight)
+            BY_STORAGE(type, T,
+                       rms_norm_block_backward(T, norm->weight, dx, sum, dout, norm, i));
+        else
+            BY_STORAGE(type, T, rms_norm_block_backward(T, NULL, dx, sum, dout, norm, i));
+    }
     add_blocks(dweight, partial, blocks, C);
     device_workspace_free(partial);
 }
