@@ -14,6 +14,7 @@ measured=$directory/measured
 cpu() { bench/cpu --build "$stubs" --output "$measured" "$@"; }
 
 check "two names" cpu copy_step window
+check "nothing is said of other names" [ -z "$(cpu copy_step window 2>&1)" ]
 check "one file each" [ "$(ls "$measured" | xargs)" = "copy_step.txt window.txt" ]
 check "both commands" [ "$(grep -v '^#' "$measured/copy_step.txt" | xargs)" = "copy_step copy_step --precision bf16" ]
 check "the commands stand above" grep -qx "# $stubs/bench/copy_step --precision bf16" "$measured/copy_step.txt"
@@ -21,6 +22,7 @@ check "the day, the machine and its load" grep -qE '^# 20[0-9-]+, .*[0-9]+ x .*,
 echo kept >"$measured/window.txt"
 # refuses LINE COMMAND...: it fails, and prints this line
 refuses() { ! "${@:2}" >"$directory/printed" 2>&1 && grep -qxF "$1" "$directory/printed"; }
+check "its seconds" grep -qE '^# [0-9]+\.[0-9] s$' "$measured/copy_step.txt"
 check "a program fails" refuses 'bench/cpu: failed: chunks' cpu
 check "its status and last line" grep -qx 'bench/cpu: chunks: exit status 3: broken' "$directory/printed"
 check "it has no result" [ ! -e "$measured/chunks.txt" ]
