@@ -157,6 +157,7 @@ check "contexts with windows" $contexts --contexts 16 --attentions "window based
 draws && check "windows.svg has both" [ "$(grep -o '>window<\|>based<' "$directory/windows.svg" | sort -u | tr -d '\n')" = ">based<>window<" ]
 check "sizes" bench/sizes --build "$build" --data "$directory/books" --tokens 32 --steps 51 --evaluate-every 51 --device cpu \
     --contexts 16 --sizes "1 2" --attentions "linear delta" --seeds "1 2" --output "$directory/sizes"
+check "sizes prints mean, lowest and highest" [ "$(grep -cE '^(linear|delta) +(16384|131072) weights  held out [0-9.]+ bits per byte \([0-9.]+ to [0-9.]+\)$' "$directory/said")" = 4 ]
 check "sizes.csv has all runs" [ "$(cut -d, -f1-3 "$directory/sizes.csv" | tail -n +2 | sort | tr '\n' ' ')" = \
     "delta,1,131072 delta,1,16384 delta,2,131072 delta,2,16384 linear,1,131072 linear,1,16384 linear,2,131072 linear,2,16384 " ]
 cp "$directory/sizes.csv" "$odd.csv"
