@@ -432,6 +432,66 @@ TEST(the_last_line_sums_what_is_not_listed)
     tape_free(tape);
 }
 
+static void assert_text(const TapeProfile *profile, const char *expected)
+{
+    char text[4096];
+    ck_assert_uint_eq(tape_profile_text(profile, text, sizeof text), strlen(expected));
+    ck_assert_str_eq(text, expected);
+}
+
+TEST(given_numbers_stand_in_their_columns)
+{
+    const ProfileOperation operations[] = {
+        { "op_linear", false, 12, 11, 1.5, 2.25, 999949, 999950 },
+        { "optim_step", true, 3, 0, 3.125, 0, 0, 0 },
+        { "op_relu", false, 1234567, 1, 0.5, 0.625, 4600, 1234567890123456 },
+    };
+    const ProfileTensors tensors[] = {
+        { "op_linear", true, TENSOR_REAL, shape(16, 128, 512), 9, 3000000 },
+        { "", false, TENSOR_INT32, shape(7), 2, 500000 },
+        { "op_cast", false, TENSOR_BF16, { 0 }, 1, 999 },
+    };
+    TapeProfile profile = { 10, 2, operations, 3, 5000000, 4000000, tensors, 3, "op_relu", true };
+    assert_text(&profile,
+                "operation                          calls  forward ms backward ms   share     "
+                "results       saved\n"
+                "op_linear                             12       1.500       2.250  37.5 %    999.9 "
+                "KB      1.0 MB\n"
+                "optim_step                             3       3.125              31.2 %\n"
+                "op_relu                          1234567       0.500       0.625  11.2 %      4.6 "
+                "KB   1234.6 TB\n"
+                "outside of operations                          2.000              20.0 %\n"
+                "10.000 ms, 2.000 of them forward, 2.875 backward\n\n"
+                "peak memory 5.0 MB, in op_relu backward\n"
+                "4.0 MB of the tape's tensors, 1.0 MB of weights, workspaces and others\n"
+                "alive at the peak, made by                shape                      tensors      "
+                " bytes   share\n"
+                "op_linear                        gradient [16,128,512]                     9      "
+                "3.0 MB  60.0 %\n"
+                "(the program)                             [7] int32                        2    "
+                "500.0 KB  10.0 %\n"
+                "op_cast                                   [] bf16                          1      "
+                " 999 B   0.0 %\n");
+    profile.tensor_count = 0;
+    profile.peak_backward = false;
+    profile.operation_count = 1;
+    profile.milliseconds = 0;
+    profile.peak_bytes = profile.live_bytes;
+    assert_text(&profile,
+                "operation                          calls  forward ms backward ms   share     "
+                "results       saved\n"
+                "op_linear                             12       1.500       2.250   0.0 %    999.9 "
+                "KB      1.0 MB\n"
+                "outside of operations                          2.000               0.0 %\n"
+                "0.000 ms, 1.500 of them forward, 2.250 backward\n\n"
+                "peak memory 4.0 MB, in op_relu forward\n"
+                "4.0 MB of the tape's tensors, 0 B of weights, workspaces and others\n");
+    profile.peak_operation = "";
+    char text[4096];
+    tape_profile_text(&profile, text, sizeof text);
+    ck_assert_ptr_nonnull(strstr(text, "\npeak memory 4.0 MB\n"));
+}
+
 int main(void)
 {
     return test_main("profile", NULL, NULL);
