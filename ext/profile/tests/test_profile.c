@@ -375,7 +375,9 @@ TEST(exhausted_memory_leaves_the_tape_usable)
 /* Of at most 100 columns, and the same to a file and to memory, where it ends in time. */
 TEST(the_table_is_printed)
 {
-    static char text[8192], file[8192], little[21];
+    static char text[8192], file[8192];
+    char little[21];
+    memset(little, 'x', sizeof little);
     tape = tape_new(test_device());
     TapeProfile *profile = tape_profile_begin(tape);
     tape_profile_enter(profile, "a section of the program with a name beyond the column");
@@ -435,6 +437,7 @@ TEST(the_last_line_sums_what_is_not_listed)
 static void assert_text(const TapeProfile *profile, const char *expected)
 {
     char text[4096];
+    memset(text, 'x', sizeof text);
     ck_assert_uint_eq(tape_profile_text(profile, text, sizeof text), strlen(expected));
     ck_assert_str_eq(text, expected);
 }
