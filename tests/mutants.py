@@ -21,8 +21,9 @@ but for checks of arguments and their messages, which tests of bad input have, a
 about time alone: prefetching, the cost of a loop's work.
 
 A mutant's object is compiled and linked to a shared library, with which the tests that
-tests/concerns.txt names for the file then run, until one fails: the file's rows of test_operations
-first, then the programs, in float and in double, then under sanitizers. Kernels of ops/cpu run on
+tests/concerns.txt names for the file then run, until one fails: those that killed other mutants of
+the file, the file's rows of test_operations, then the programs, in float and in double, then under
+sanitizers. Kernels of ops/cpu run on
 cpu, others on plain first.
 
 build-mutants/results.jsonl has the result of each mutant, so that an interrupted run goes on;
@@ -59,6 +60,7 @@ BUILDS = {'float': ('build', ['CUDA=no']), 'double': ('build-double', ['CUDA=no'
                         ['CUDA=no', 'BUILD=build-sanitize', 'CFLAGS=-O1 -g -fno-omit-frame-pointer',
                          'SANITIZE=-fsanitize=address,undefined -fno-sanitize-recover=all'])}
 QUICK = 'gradients_equal_finite_differences,results_equal_those_of_plain_kernels'
+KILLERS = 3  # tests that run first
 SHORTEST = 5  # seconds of processor time that a test may always take
 
 
@@ -357,13 +359,13 @@ def tree_of(worker):
     return tree
 
 
-def check_killers(path, killers):
+def check_killers(path, used):
     """Exits unless what killed mutants of this file passes without one: the file is compiled as
     mutants are, which is not as the build does it."""
     worker, compiled = f'{WORK}/worker0', None
     tree_of(worker)
     for kind, device, program, rows, tests in runs(path):
-        if f'{kind} {device} {program}' in killers:
+        if f'{kind} {device} {program}' in used:
             if compiled != kind:
                 build(kind).library(worker, path)
                 compiled = kind
@@ -374,15 +376,19 @@ def check_killers(path, killers):
                          f'by -O1: {failed}')
 
 
+killers = {}  # of each path: what killed other mutants, the latest first, as runs() has it
+
+
 def try_mutant(mutant, worker):
-    """What kills the mutant, 'not compiled', or None where it survives."""
+    """What kills the mutant, 'not compiled', or None where it survives. The tests that killed the
+    latest other mutants of the file run first."""
     tree = tree_of(worker)
     text = open(mutant.path).read()
-    compiled = None
+    compiled, latest = None, killers.setdefault(mutant.path, [])
     try:
         with open(f'{tree}/{mutant.path}', 'w') as file:
             file.write(text[:mutant.start] + mutant.new + text[mutant.end:])
-        for kind, device, program, rows, tests in runs(mutant.path):
+        for kind, device, program, rows, tests in latest[:KILLERS] + list(runs(mutant.path)):
             used = build(kind)
             limit = used.seconds(device, program, rows, tests)
             if compiled != kind:
@@ -391,6 +397,9 @@ def try_mutant(mutant, worker):
                 compiled = kind
             failed = used.run(worker, device, program, rows, tests, limit)
             if failed:
+                if not failed.startswith('exit'):
+                    killer = kind, device, program, rows, failed
+                    latest[:] = [killer] + [other for other in latest if other != killer]
                 return f'{kind} {device} {program} {failed}'
         return None
     finally:
@@ -512,8 +521,8 @@ def run_files(patterns):
         if not mutants or (path in record and record[path].mark == digest(mutants)):
             continue
         try_unknown(workers, mutants, known)
-        killers = {known[m.key]['killed'] for m in mutants} - {None, 'not compiled'}
-        check_killers(path, {' '.join(killer.split()[:3]) for killer in killers})
+        used = {known[m.key]['killed'] for m in mutants} - {None, 'not compiled'}
+        check_killers(path, {' '.join(killer.split()[:3]) for killer in used})
         outcome = {m.key: known[m.key]['killed'] for m in mutants}
         write_record(path, digest(mutants), mutants, outcome)
         print(f'== {path}: {read_record()[path].counts} killed', flush=True)
