@@ -23,8 +23,7 @@ about time alone: prefetching, the cost of a loop's work.
 A mutant's object is compiled and linked to a shared library, with which the tests that
 tests/concerns.txt names for the file then run, until one fails: those that killed other mutants of
 the file, the file's rows of test_operations, then the programs, in float and in double, then under
-sanitizers. Kernels of ops/cpu run on
-cpu, others on plain first.
+sanitizers. Kernels of ops/cpu run on cpu, others on plain first.
 
 build-mutants/results.jsonl has the result of each mutant, so that an interrupted run goes on;
 tests/mutants.txt, which is rewritten whenever a file's mutants or those at random are complete, has
