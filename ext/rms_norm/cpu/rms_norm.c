@@ -57,8 +57,7 @@ static void rms_norm_backward_as(TensorType type, Gradient dx, Gradient dweight,
     for (int64_t i = 0; i < blocks; i++) {
         Real *sum = partial ? partial + i * C : NULL;
         if (norm->weight)
-            BY_STORAGE(type, T,
-                       rms_norm_block_backward(T, norm->weight, dx, sum, dout, norm, i));
+            BY_STORAGE(type, T, rms_norm_block_backward(T, norm->weight, dx, sum, dout, norm, i));
         else
             BY_STORAGE(type, T, rms_norm_block_backward(T, NULL, dx, sum, dout, norm, i));
     }
