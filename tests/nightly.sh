@@ -34,7 +34,7 @@ scripts() {
 }
 # A third of them, another third after a round of all parts.
 extensions() {
-    local names third=$(($(git log -1 --format=%ct 2>/dev/null || date +%s) / 129600 % 3))
+    local names third=$(($(git log -1 --format=%ct 2>/dev/null || date +%s) / 140400 % 3))
     names=$(awk -v third=$third '/^[a-z]/ && n++ % 3 == third { print $1 }' tests/extensions.txt)
     for name in $names; do
         echo "== $name"

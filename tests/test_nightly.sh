@@ -7,7 +7,7 @@ unset COUNT FUZZ_SECONDS
 tree=$directory/tree hour=3600
 mkdir -p "$tree/tests/release" "$directory/bin"
 cp tests/nightly.sh "$tree/tests"
-stubs="$directory/bin/make $tree/tests/aarch64 $tree/tests/memcheck $tree/tests/one_file.sh $tree/tests/delete_extension.sh $tree/tests/release/archives.sh"
+stubs="$directory/bin/make $tree/tests/aarch64 $tree/tests/memcheck $tree/tests/mutants.py $tree/tests/one_file.sh $tree/tests/delete_extension.sh $tree/tests/release/archives.sh"
 printf '#!/bin/sh\n[ ! -e broken ] || exit 1\necho "make $*"\n' | tee $stubs >"$directory/out" && chmod +x $stubs
 printf '%s\n' '# a comment' a b c d >"$tree/tests/extensions.txt"
 cd "$tree" || exit 2
@@ -24,7 +24,7 @@ turn() {
     [ "$status; $(tail -n 1 "$directory/out" | sed 's/ in [0-9]* s$//')" = "$1; $2" ] || fail "expected $1; $2, found $status: $(cat "$directory/out")"
 }
 
-start=$((1700000000 / (108 * hour) * 108 * hour))
+start=$((1700000000 / (117 * hour) * 117 * hour))
 commit $start
 turn 0 "== nightly part 0: oracle: passed"
 commit $((start + 2 * hour))
@@ -37,16 +37,16 @@ turn 0 "== nightly part 9: scripts: passed"
 commit $((start + 30 * hour))
 turn 0 "== nightly part 10: extensions: passed"
 check "a third of the extensions" [ "$(grep -x '== [a-z]' "$directory/out" | xargs)" = "== a == d" ]
-commit $((start + 66 * hour))
+commit $((start + 69 * hour))
 turn 0 "== nightly part 10: extensions: passed"
 check "then another third" [ "$(grep -x '== [a-z]' "$directory/out" | xargs)" = "== b" ]
-start=$((start + 72 * hour))
+start=$((start + 78 * hour))
 touch broken
 commit $start
 commit $((start + 1 * hour))
 turn 1 "== nightly part 0: oracle: passed" # before the change, which ends with the failure
 check "its failure is printed" grep -qx "== nightly part 0: oracle: FAILED" "$directory/out"
-commit $((start + 57 * hour))
+commit $((start + 60 * hour))
 short=$(git rev-parse HEAD^ | cut -c 1-7)
 turn 0 "== nightly part 7: other-platforms: FAILED at $short too: reported, not refused"
 check "no tree is left" [ "$(git worktree list | wc -l)" -eq 1 ]
@@ -55,6 +55,6 @@ count=$((count + 1))
     'nightly: failed: 3 5' 1)" ] || fail "several parts: $(tests/nightly.sh 3 5 2>&1)"
 rm broken
 count=$((count + 1))
-[ "$(tests/nightly.sh 2>&1 | grep -c ': passed in ')" -eq 12 ] || fail "all parts: $(tests/nightly.sh 2>&1)"
+[ "$(tests/nightly.sh 2>&1 | grep -c ': passed in ')" -eq 13 ] || fail "all parts: $(tests/nightly.sh 2>&1)"
 
 report
