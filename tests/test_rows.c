@@ -375,6 +375,48 @@ static const Real *result_of_dtypes(int index, int bf16)
     return result;
 }
 
+/* out[o, i] of x [outer, size, inner]: the sum, the mean and the variance over j, in double */
+static void assert_reductions(Tensor *x, int axis, int64_t outer, int64_t size, int64_t inner)
+{
+    const Real *xs = test_values(x), *sums = test_values(op_sum(tape, x, axis));
+    const Real *means = test_values(op_mean(tape, x, axis));
+    const Real *variances = test_values(op_variance(tape, x, axis));
+    for (int64_t out = 0; out < outer * inner; out++) {
+        const Real *first = xs + out / inner * size * inner + out % inner;
+        double sum = 0, squares = 0;
+        for (int64_t j = 0; j < size; j++)
+            sum += (double)first[j * inner];
+        for (int64_t j = 0; j < size; j++)
+            squares += pow((double)first[j * inner] - sum / (double)size, 2);
+        const double expected[] = { sum, sum / (double)size, squares / (double)size };
+        const Real found[] = { sums[out], means[out], variances[out] };
+        for (int k = 0; k < 3; k++)
+            ck_assert_double_le(fabs((double)found[k] - expected[k]),
+                                10 * VALUE_TOLERANCE * fmax(fabs(expected[k]), 1));
+    }
+}
+
+/* Of bf16 values around 100, the mean is no bf16 number. */
+TEST(sums_means_and_variances_equal_plain_loops)
+{
+    enum { OUTER = 3, SIZE = 4, INNER = 5, COUNT = OUTER * SIZE * INNER };
+    for (int bf16 = 0; bf16 < (test_has_bf16() ? 2 : 1); bf16++) {
+        begin();
+        tape_set_precision(tape, bf16 ? PRECISION_BF16 : PRECISION_FLOAT32);
+        Real *values = test_normal(1, COUNT);
+        for (int i = 0; i < COUNT; i++)
+            values[i] += 100;
+        Tensor *x = tape_variable(tape, values, shape(OUTER, SIZE, INNER));
+        if (bf16)
+            x = op_cast(tape, x, TENSOR_BF16);
+        assert_reductions(x, 0, 1, OUTER, SIZE * INNER);
+        assert_reductions(x, 1, OUTER, SIZE, INNER);
+        assert_reductions(x, -1, OUTER * SIZE, INNER, 1);
+        assert_reductions(x, ALL_AXES, 1, COUNT, 1);
+        tape_free(tape);
+    }
+}
+
 TEST(operands_of_two_dtypes_become_bf16)
 {
     if (!test_has_bf16())
@@ -511,6 +553,35 @@ TEST(residual_layernorm_equals_its_composition)
         ck_assert_uint_eq(tape_random(tape).counter, end.counter);
     }
     tape_free(tape);
+}
+
+/* Without weight and bias: values and gradients of a weight of ones and a bias of zeros */
+TEST(layernorm_without_weight_and_bias)
+{
+    enum { ROWS = 5, C = 33 };
+    Real *ones = test_zeros(C);
+    for (int c = 0; c < C; c++)
+        ones[c] = 1;
+    for (int residual = 0; residual < 2; residual++) {
+        Real *found[2][3];
+        for (int given = 0; given < 2; given++) {
+            begin();
+            Tensor *x = test_variable(tape, 1, shape(ROWS, C));
+            Tensor *branch = test_variable(tape, 2, shape(ROWS, C));
+            Tensor *weight = given ? tape_input(tape, ones, shape(C)) : NULL;
+            Tensor *bias = given ? tape_input(tape, test_zeros(C), shape(C)) : NULL;
+            Tensor *out = residual
+                              ? op_residual_layernorm(tape, x, branch, 0, weight, bias, 1e-5)
+                              : op_layernorm(tape, op_add(tape, x, branch), weight, bias, 1e-5);
+            found[given][0] = test_values(out);
+            backward(out);
+            found[given][1] = gradient(x);
+            found[given][2] = gradient(branch);
+            tape_free(tape);
+        }
+        for (int k = 0; k < 3; k++)
+            assert_close(found[0][k], found[1][k], (int64_t)ROWS * C, VALUE_TOLERANCE);
+    }
 }
 
 TEST(residual_layernorm_ignores_dropped_nan)

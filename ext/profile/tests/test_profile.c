@@ -2,6 +2,7 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 static Tape *tape;
@@ -391,6 +392,11 @@ TEST(the_table_is_printed)
     ck_assert_uint_eq(tape_profile_text(profile, little, sizeof little), length);
     ck_assert_uint_eq(strlen(little), sizeof little - 1);
     ck_assert_int_eq(strncmp(text, little, sizeof little - 1), 0);
+    char *exact = malloc(length); /* the last character gives way to the 0 */
+    ck_assert_ptr_nonnull(exact);
+    ck_assert_uint_eq(tape_profile_text(profile, exact, length), length);
+    ck_assert_uint_eq(strlen(exact), length - 1);
+    free(exact);
     FILE *printed = tmpfile();
     tape_profile_print(profile, printed);
     rewind(printed);
