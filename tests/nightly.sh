@@ -34,7 +34,7 @@ scripts() {
 }
 # A third of them, another third after a round of all parts.
 extensions() {
-    local names third=$(($(git log -1 --format=%ct 2>/dev/null || date +%s) / 140400 % 3))
+    local names third=$(($(git log -1 --format=%ct 2>/dev/null || date +%s) / (10800 * ${#names[@]}) % 3))
     names=$(awk -v third=$third '/^[a-z]/ && n++ % 3 == third { print $1 }' tests/extensions.txt)
     for name in $names; do
         echo "== $name"
@@ -54,7 +54,8 @@ release() {
 mutants() { tests/mutants.py --sample 20; }
 
 # One part: the first command that fails ends it.
-if [[ $# -eq 1 && $1 =~ ^([0-9]|1[0-2])$ ]]; then
+if [[ $# -eq 1 && $1 != --turn ]]; then
+    [[ $1 =~ ^[0-9]+$ && $1 -lt ${#names[@]} ]] || { echo "nightly: part $1: expected 0 to $((${#names[@]} - 1))" >&2 && exit 2; }
     printf '== nightly part %d: %s\n' "$1" "${names[$1]}"
     "${names[$1]}"
     printf '== nightly part %d: %s: passed in %d s\n' "$1" "${names[$1]}" $SECONDS
@@ -73,7 +74,7 @@ fails_before() {
 
 if [ "${1:-}" = --turn ]; then
     time=$(git log -1 --format=%ct)
-    part=$((time / 10800 % 13))
+    part=$((time / 10800 % ${#names[@]}))
     base=${3:-$(git rev-list -1 --before=$((time - 10800)) HEAD)}
     "$0" $part && exit
     printf '== nightly part %d: %s: FAILED\n' $part "${names[part]}"
@@ -83,7 +84,7 @@ if [ "${1:-}" = --turn ]; then
 fi
 
 failed=
-[ $# -gt 0 ] || set -- {0..12}
+[ $# -gt 0 ] || set -- "${!names[@]}"
 for part in "$@"; do
     "$0" "$part" || failed="$failed $part"
 done

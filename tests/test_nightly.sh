@@ -53,6 +53,7 @@ check "no tree is left" [ "$(git worktree list | wc -l)" -eq 1 ]
 count=$((count + 1))
 [ "$(tests/nightly.sh 3 5 2>&1; echo $?)" = "$(printf '%s\n' '== nightly part 3: fuzz' '== nightly part 5: arm' \
     'nightly: failed: 3 5' 1)" ] || fail "several parts: $(tests/nightly.sh 3 5 2>&1)"
+check "no such part" [ "$(timeout 20 tests/nightly.sh 13 2>&1)" = "nightly: part 13: expected 0 to 12" ]
 rm broken
 count=$((count + 1))
 [ "$(tests/nightly.sh 2>&1 | grep -c ': passed in ')" -eq 13 ] || fail "all parts: $(tests/nightly.sh 2>&1)"

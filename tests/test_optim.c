@@ -325,19 +325,25 @@ TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
     }
 }
 
-TEST(a_group_that_is_set_after_a_step_counts_in_the_next_one)
+/* A step changes the first weight and leaves the second. */
+static void assert_step_of_first_alone(Pair pair, Optimizer *optimizer)
 {
     static Real before[COUNT], after[COUNT];
-    Pair pair = pair_new();
-    Optimizer *optimizer = optim_sgd(pair.params, optim_sgd_config(0.1));
-    optim_set_group(optimizer, "*", 2, 1);
-    pair_step(pair, optimizer, test_normal(1, COUNT));
     pair_read(pair, before);
-    optim_set_group(optimizer, "second", 0, 1);
     pair_step(pair, optimizer, test_normal(2, COUNT));
     pair_read(pair, after);
     assert_identical(after + FIRST, before + FIRST, SECOND);
     ck_assert_mem_ne(after, before, FIRST * sizeof(Real));
+}
+
+TEST(a_group_that_is_set_after_a_step_counts_in_the_next_one)
+{
+    Pair pair = pair_new();
+    Optimizer *optimizer = optim_sgd(pair.params, optim_sgd_config(0.1));
+    optim_set_group(optimizer, "*", 2, 1);
+    pair_step(pair, optimizer, test_normal(1, COUNT));
+    optim_set_group(optimizer, "second", 0, 1);
+    assert_step_of_first_alone(pair, optimizer);
     optim_free(optimizer);
     params_free(pair.params);
 }
@@ -351,7 +357,6 @@ static StepScalars rate_of_role_0(const Optimizer *o, int role, double learning_
 
 TEST(a_role_that_is_set_after_a_step_counts_in_the_next_one)
 {
-    static Real before[COUNT], after[COUNT];
     Pair pair = pair_new();
     Optimizer *optimizer = optim_sgd(pair.params, optim_sgd_config(0.1));
     sgd = optimizer->kind;
@@ -360,12 +365,8 @@ TEST(a_role_that_is_set_after_a_step_counts_in_the_next_one)
     optimizer->kind = &kind;
     ck_assert(optim_set_role(optimizer, pair.second, 0));
     pair_step(pair, optimizer, test_normal(1, COUNT));
-    pair_read(pair, before);
     ck_assert(optim_set_role(optimizer, pair.second, 1));
-    pair_step(pair, optimizer, test_normal(2, COUNT));
-    pair_read(pair, after);
-    assert_identical(after + FIRST, before + FIRST, SECOND);
-    ck_assert_mem_ne(after, before, FIRST * sizeof(Real));
+    assert_step_of_first_alone(pair, optimizer);
     optim_free(optimizer);
     params_free(pair.params);
 }

@@ -180,6 +180,12 @@ def verify(args):
         found = difference(method, args)
         if not found <= 1e-5:
             raise RuntimeError(f"{method} differs from its definition by {found:.2g}")
+    q, k, v, beta, log_decay = (x.detach() for x in Case("chunked", args, 100).inputs)
+    state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
+    keys = by_key(q, k, v, beta, log_decay[..., None].expand_as(k), state)[0]
+    found = float((keys - chunked(q, k, v, beta, log_decay)).abs().max())
+    if not found <= 1e-4:
+        raise RuntimeError(f"equal decays of all keys differ from one decay by {found:.2g}")
 
 
 def main():

@@ -19,7 +19,8 @@ static void rms_norm_forward_bf16(Real *out, RmsNormArguments norm)
 }
 
 /* The gradients of block i of the rows: dx, unless its data is NULL, and sum [C], its part of
- * dweight, unless NULL. Loops without a weight are loops of their own. */
+ * dweight, unless NULL. A call with the constant NULL as weight, for ones, has loops that do not
+ * test it per element. */
 ALWAYS_INLINE void rms_norm_block_backward(int T, const Real *weight, Gradient dx, Real *sum,
                                            const Real *dout, const RmsNormArguments *norm,
                                            int64_t i)
