@@ -458,8 +458,8 @@ static bool parse_header(TensorFile *file)
 
 /* -------------------------------------------------------------------------- opening and closing */
 
-/* Reports what a file is whose first 8 bytes are no header's length. */
-static bool not_safetensors(const TensorFile *file, const char first[8])
+/* Reports what a file is whose first 8 bytes are no header's length; first ends with a 0. */
+static bool not_safetensors(const TensorFile *file, const char *first)
 {
     static const struct {
         const char *begin, *kind;
@@ -484,7 +484,7 @@ static bool not_safetensors(const TensorFile *file, const char first[8])
 /* Reads the header's length, and checks it. */
 static bool read_length(TensorFile *file, int64_t size)
 {
-    char first[9] = "";
+    char first[10] = ""; /* ends with a 0 */
     uint64_t length, rest = (uint64_t)size - sizeof length;
     if ((uint64_t)size < sizeof length)
         return file_fail(file, "the file has %lld bytes; the header's length alone takes 8",

@@ -1053,10 +1053,11 @@ TEST(files_of_other_formats_are_named)
         { "GGUF\3 tensors", "but a GGUF file" },
         { "\x89HDF\r\n\x1a\n1234", "but an HDF5 file" },
         { "\x93NUMPY\1 shape", "but a NumPy file" },
+        { "\r\r\rversion \r.", "no header follows the first 8 bytes" },
         { "hello, world", "no header follows the first 8 bytes" },
     };
     for (size_t c = 0; c < sizeof begins / sizeof *begins; c++) {
-        const bool known = c + 1 < sizeof begins / sizeof *begins;
+        const bool known = strncmp(begins[c][1], "but", 3) == 0;
         write_plain(path, begins[c][0], strlen(begins[c][0]));
         assert_refused(
             text("it is not a safetensors file%s %s", known ? "," : ":", begins[c][1]).text);
