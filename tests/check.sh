@@ -2,6 +2,8 @@
 set -u
 build=${TAPEGRAD_BUILD:-build} count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+# Open MPI's own files: of two mpirun at once, one may remove the folder that the other has just made.
+export OMPI_MCA_orte_tmpdir_base=$directory
 
 fail() { failures=$((failures + 1)) && echo "$*"; }
 # check WHAT COMMAND...: the command succeeds; $directory/said keeps what it prints

@@ -31,6 +31,10 @@ stub test_rows 1 "50%: Checks: 2, Failures: 1, Errors: 0"
 runs 1 "4 passed, 1 failed"
 stub test_rows 139 # which ends before it counts
 runs 1 "3 passed, 1 failed"
+stub test_tape 1 "the width: expected 3, found 4" "66%: Checks: 3, Failures: 1, Errors: 0"
+runs 1 "2 passed, 2 failed"
+check "what they printed follows the table" [ "$(sed -n '/^test_tape /,$p' "$directory/out" | grep '^==\|width' | xargs)" = \
+    "== test_rows, exit status 139 == test_tape, exit status 1 the width: expected 3, found 4" ]
 check "its seconds are printed" grep -q '^test_rows  *0 checks, 1 failed, [0-9.]* s$' "$directory/out"
 count=$((count + 1))
 rm "$tests"/test_*
