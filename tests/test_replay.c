@@ -697,21 +697,6 @@ TEST(a_check_names_the_first_operation_that_is_not_finite)
         check_names(PRECISION_BF16, TENSOR_BF16);
 }
 
-TEST(a_check_names_the_element_of_a_joined_weight)
-{
-    static const char *const names[] = { "q", "k" };
-    Params *params = params_new(test_device(), 1);
-    params_add_joined(params, "", names, 2, "weight", shape(2, 3),
-                      (Initializer){ .kind = INITIAL_ZERO });
-    Tape *tape = tape_new(test_device());
-    tape_check_finite(tape, true);
-    Tensor *roots = op_sqrt(tape, params_find(params, "k.weight"));
-    assert_raises("op_sqrt: the gradient of input 0 k.weight is [2,3], and its element 0 is inf",
-                  tape_backward(tape, op_sum(tape, roots, ALL_AXES)));
-    tape_free(tape);
-    params_free(params);
-}
-
 TEST(a_step_with_a_norm_that_is_not_finite_raises_and_changes_nothing)
 {
     static const char not_finite[] =

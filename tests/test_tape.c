@@ -597,6 +597,19 @@ TEST(the_default_handler_aborts)
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
+TEST(a_check_names_the_element_of_a_joined_weight)
+{
+    static const char *const names[] = { "q", "k" };
+    Params *params = params_new(device, 1);
+    params_add_joined(params, "", names, 2, "weight", shape(2, 3),
+                      (Initializer){ .kind = INITIAL_ZERO });
+    tape_check_finite(tape, true);
+    Tensor *roots = op_sqrt(tape, params_find(params, "k.weight"));
+    assert_raises("op_sqrt: the gradient of input 0 k.weight is [2,3], and its element 0 is inf",
+                  tape_backward(tape, op_sum(tape, roots, ALL_AXES)));
+    params_free(params);
+}
+
 static Real wrong_factor; /* replaces the factor 2 of element 4 */
 
 static void wrong_backward(Node *node)
