@@ -16,8 +16,8 @@ static void check_positions(TestConfig config, int64_t B)
 
 TEST(a_step_is_the_parallel_form_at_its_position)
 {
-    static const int64_t batches[] = { 1, 3, 17, MANY };
-    for (int i = 0; i < 12; i++)
+    static const int64_t batches[] = { 1, 3, 17, 40, MANY }; /* the last: two and three groups */
+    for (int i = 0; i < 15; i++)
         check_positions(kinds[i % 3], batches[i / 3]);
 }
 
