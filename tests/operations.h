@@ -594,7 +594,8 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
         { DECAYS(1, 140, 2, 37, 61, 1, 1) }, { DECAYS(1, 140, 1, 64, 128, 1, 1) })                 \
     ROW(decay_chunk_parallel, DECAY(0.02, .form = FORM_CHUNK_PARALLEL), UNMEASURED,                \
         { DECAYS(1, 9, 1, 3, 4, 1, 1) }, { DECAYS(2, 200, 2, 20, 30, 2, 1) },                      \
-        { DECAYS(1, 200, 1, 64, 33, 1, 1) })                                                       \
+        { DECAYS(1, 200, 1, 64, 33, 1, 1) },                                                       \
+        { DECAYS(1, 400, 2, 8, 8, 1, 1) }) /* several segments */                                  \
     ROW(decay_quadratic, DECAY(0.5, .form = FORM_QUADRATIC), UNMEASURED,                           \
         { DECAYS(1, 5, 2, 3, 4, 1, 1) }, { DECAYS(2, 150, 2, 20, 40, 2, 1) })                      \
     ROW(strong_decay, DECAY(0, .form = FORM_BEST), UNMEASURED,                                     \
