@@ -281,14 +281,13 @@ static void multiply_shared(const Team *team, Real *out, bool accumulate, const 
     wait_for_team(team);
 }
 
-/* Counts the position; when the sequence was full already, its result becomes NaN. */
-static void count_position(const TransformerState *state, Real *out, int64_t sequence)
+/* A full sequence raised before the step: only a recorded one could find it so, and the CPU records
+ * none. */
+static void count_position(const TransformerState *state, int64_t sequence)
 {
-    const int64_t count = state->device_counts[sequence];
-    for (int64_t i = 0; count >= state->max_length && i < state->width; i++)
-        out[i] = NAN;
-    state->device_counts[sequence] = (int32_t)minimum(count + 1, state->max_length);
-    state->positions.integers[sequence] = (int32_t)minimum(count + 1, state->max_length - 1);
+    const int64_t count = state->device_counts[sequence] + 1;
+    state->device_counts[sequence] = (int32_t)count;
+    state->positions.integers[sequence] = (int32_t)minimum(count, state->max_length - 1);
 }
 
 static void run_layer(const Team *team, int64_t i)
@@ -326,7 +325,7 @@ static void run(const Team *team, const Real *input)
     if (transformer->has_norm)
         normalize(team, x, x, &transformer->norm);
     for (int64_t s = mine.begin; s < mine.end; s++)
-        count_position(state, x + s * width, team->first + s);
+        count_position(state, team->first + s);
 }
 
 /* ---------------------------------------------------------------------------------------- teams */
