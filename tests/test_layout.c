@@ -775,6 +775,17 @@ TEST(every_bit_of_integers_is_moved)
     tape_free(tape);
 }
 
+/* The largest index counts: an operation that knows the bounds of argmax need not look at it. */
+TEST(an_argmax_beyond_the_table_raises)
+{
+    begin();
+    Tensor *weight = tape_variable(tape, VALUES(10, 11), shape(2, 1));
+    Tensor *last = op_argmax(tape, tape_input(tape, VALUES(1, 2, 3), shape(3)), 0);
+    assert_raises("op_embedding: indices[0] is 2, expected 0 to 1, the rows of weight",
+                  op_embedding(tape, weight, last));
+    tape_free(tape);
+}
+
 /* A batch of token ids, split into inputs and targets; a sampled id appended to a prompt. */
 TEST(moved_integers_are_indices)
 {

@@ -172,6 +172,33 @@ TEST(times_of_operations_are_theirs)
     tape_free(tape);
 }
 
+/* Has operations within and records nothing itself. */
+static void made_of_others(Tensor *x)
+{
+    tape_use(tape, "made_of_others: x", x);
+    op_exp(tape, x);
+    wait_ms(20);
+    op_exp(tape, x);
+}
+
+/* The next call ends such an operation, and all its time is the section's. */
+TEST(a_section_has_the_time_of_what_is_made_of_others)
+{
+    tape = tape_new(test_device());
+    Tensor *x = variable(2, 3);
+    TapeProfile *profile = tape_profile_begin(tape);
+    tape_profile_enter(profile, "section");
+    made_of_others(x);
+    made_of_others(x);
+    tape_profile_leave(profile);
+    tape_profile_end(profile);
+    assert_calls(profile, "section 1 0, op_exp 4 0");
+    ck_assert_double_ge(row_of(profile, "section")->forward_ms, 39);
+    ck_assert_double_le(fabs(all_ms(profile) - profile->milliseconds), 0.1);
+    tape_profile_free(profile);
+    tape_free(tape);
+}
+
 /* A large product alone has nearly all of the time. */
 TEST(a_large_product_has_most_of_the_time)
 {
@@ -282,6 +309,25 @@ TEST(the_peak_survives_the_step)
     ck_assert_str_eq(profile->tensors[2].operation, "tape_persistent");
     ck_assert_int_eq(profile->live_bytes, (2 * 4096 + 1024) * (int64_t)sizeof(Real));
     ck_assert(old->data != NULL);
+    tape_profile_free(profile);
+    tape_free(tape);
+}
+
+/* Memory that the program took between two operations was not the second one's. */
+TEST(the_peak_may_be_between_operations)
+{
+    enum { LARGE = 1 << 20 };
+    tape = tape_new(test_device());
+    Tape *other = tape_new(test_device());
+    Tensor *x = variable(2, 3);
+    TapeProfile *profile = tape_profile_begin(tape);
+    op_exp(tape, x);
+    tape_persistent(other, shape(LARGE));
+    tape_free(other);
+    op_exp(tape, x);
+    tape_profile_end(profile);
+    ck_assert_int_ge(profile->peak_bytes, LARGE);
+    ck_assert_str_eq(profile->peak_operation, "");
     tape_profile_free(profile);
     tape_free(tape);
 }

@@ -178,6 +178,10 @@ TEST(rows_without_an_ordinary_choice)
         for (int row = 0; row < 6; row++)
             ck_assert_int_eq(sampled(test_device(), rows[row], 1, 4, samplings[i], 3)[0],
                              expected[row]);
+    const Real one[] = { 0, -100, -infinite }; /* all of the sum is its weight */
+    ck_assert_int_eq(sampled(test_device(), one, 1, 3,
+                             (Sampling){ .temperature = 1, .top_p = 1 - 0x1p-53 }, 3)[0],
+                     0);
     enum { R = 64 };
     Real both[R][3];
     for (int r = 0; r < R; r++)
