@@ -686,37 +686,49 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
     return peak;
 }
 
-/* One query and very many keys, whose scores rise and fall: out is a mean of values from 0 to 1.
- * The gradient's error is relative to the sum of the magnitudes of its terms. */
-TEST(sums_over_many_keys_stay_accurate)
+/* One query and very many keys, whose scores rise and fall: out is a mean of the values. Errors are
+ * relative to the sum of the magnitudes of the terms, which is that of dquery where a key is its
+ * value: dquery is the values' variance. */
+static void check_many_keys(const Real *key, const Real *value, int64_t count)
 {
-    enum { KEYS = 1 << 18 };
-    Real q = 1, *key = test_zeros(KEYS), *value = test_zeros(KEYS);
-    Random random = random_new(5, 0);
-    random_uniform(&random, key, KEYS);
-    random_uniform(&random, value, KEYS);
-    double sum = 0, out = 0, dquery = 0, terms = 0;
-    for (int j = 0; j < KEYS; j++) {
-        key[j] += (Real)sin(4.0 * j / KEYS);
+    const Real q = 1;
+    double sum = 0, out = 0, out_terms = 0, dquery = 0, dquery_terms = 0;
+    for (int64_t j = 0; j < count; j++) {
         const double power = exp((double)key[j]);
         sum += power;
         out += power * (double)value[j];
+        out_terms += power * fabs((double)value[j]);
     }
     out /= sum;
-    for (int j = 0; j < KEYS; j++) {
+    for (int64_t j = 0; j < count; j++) {
         const double term = exp((double)key[j]) / sum * ((double)value[j] - out) * (double)key[j];
         dquery += term;
-        terms += fabs(term);
+        dquery_terms += fabs(term);
     }
     Tape *tape = tape_new(device_open("cpu"));
     Tensor *query = tape_variable(tape, &q, shape(1, 1, 1, 1));
-    Tensor *result = op_softmax_attention(tape, query, tape_input(tape, key, shape(1, KEYS, 1, 1)),
-                                          tape_input(tape, value, shape(1, KEYS, 1, 1)), none);
+    Tensor *result = op_softmax_attention(tape, query, tape_input(tape, key, shape(1, count, 1, 1)),
+                                          tape_input(tape, value, shape(1, count, 1, 1)), none);
     tape_backward(tape, result);
-    ck_assert_double_le(fabs((double)test_values(result)[0] - out), 5e-7 * out);
+    ck_assert_double_le(fabs((double)test_values(result)[0] - out), 5e-7 * out_terms / sum);
     ck_assert_double_le(fabs((double)test_values(tensor_gradient(query))[0] - dquery),
-                        1e-6 * terms);
+                        1e-6 * dquery_terms);
     tape_free(tape);
+}
+
+TEST(sums_over_many_keys_stay_accurate)
+{
+    enum { KEYS = 1 << 18 };
+    Real *key = test_zeros(KEYS), *value = test_zeros(KEYS);
+    Random random = random_new(5, 0);
+    random_uniform(&random, key, KEYS);
+    random_uniform(&random, value, KEYS);
+    for (int j = 0; j < KEYS; j++)
+        key[j] += (Real)sin(4.0 * j / KEYS);
+    check_many_keys(key, value, KEYS);
+    for (int j = 0; j < KEYS; j++)
+        key[j] -= 1;
+    check_many_keys(key, key, KEYS);
 }
 
 TEST(memory_grows_linearly)
