@@ -687,8 +687,8 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
 }
 
 /* One query and very many keys, whose scores rise and fall: out is a mean of the values. Errors are
- * relative to the sum of the magnitudes of the terms, which is that of dquery where a key is its
- * value: dquery is the values' variance. */
+ * relative to the sum of the magnitudes of the terms. Where a key is its value dquery is their
+ * variance, and few terms cancel. */
 static void check_many_keys(const Real *key, const Real *value, int64_t count)
 {
     const Real q = 1;

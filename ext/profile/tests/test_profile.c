@@ -230,12 +230,16 @@ TEST(long_profiles_and_deep_ones)
     tape_set_recording(tape, false);
     Tensor *x = variable(1, 2);
     TapeProfile *profile = tape_profile_begin(tape);
+    tape_profile_enter(profile, "section");
+    wait_ms(20);
     for (int i = 0; i < COUNT; i++)
         op_exp(tape, x);
+    tape_profile_leave(profile);
     for (int i = 0; i < DEPTH; i++)
         tape_profile_enter(profile, i % 2 ? "odd" : "even");
     tape_profile_end(profile);
-    assert_calls(profile, "op_exp 3000 0");
+    assert_calls(profile, "section 1 0, op_exp 3000 0");
+    ck_assert_double_ge(row_of(profile, "section")->forward_ms, 19.5);
     ck_assert_double_le(fabs(all_ms(profile) - profile->milliseconds), 0.1);
     tape_profile_free(profile);
     tape_free(tape);
