@@ -588,7 +588,8 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
     ROW(lengths_quadratic, attend_by_lengths(tape, x, FORM_QUADRATIC), UNMEASURED,                 \
         { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 150, 2, 16, 16, 2) })                                \
     ROW(decay_recurrent, DECAY(0.5, .form = FORM_RECURRENT), UNMEASURED,                           \
-        { DECAYS(1, 5, 2, 3, 4, 1, 1) }, { DECAYS(2, 40, 3, 20, 40, 2, 1) })                       \
+        { DECAYS(1, 5, 2, 3, 4, 1, 1) }, { DECAYS(2, 40, 3, 20, 40, 2, 1) },                       \
+        { DECAYS(1, 129, 1, 2, 2, 1, 1) }) /* the last segment has one position */                 \
     ROW(decay_chunked, DECAY(0.5, .form = FORM_CHUNKED), UNMEASURED,                               \
         { DECAYS(1, 9, 1, 3, 4, 1, 1) }, { DECAYS(1, 150, 2, 32, 32, 1, 1) },                      \
         { DECAYS(1, 140, 2, 37, 61, 1, 1) }, { DECAYS(1, 140, 1, 64, 128, 1, 1) })                 \

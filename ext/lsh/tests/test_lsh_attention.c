@@ -321,10 +321,24 @@ TEST(each_call_draws_other_hashes)
     }
     ck_assert(memcmp(results[0], results[1], 4 * 64 * 8 * sizeof(Real)) != 0);
     ck_assert_mem_eq(results[0], results[2], 4 * 64 * 8 * sizeof(Real));
+    tape_free(tape);
+}
+
+/* A hash has a column of D elements for each two of its buckets and each head. More than 64 buckets
+ * are those of two hashes: 66 and 80 of 8 and 10, 100 of 10 and 10, 1000 of 30 and 34. */
+TEST(buckets_are_those_of_one_hash_or_two)
+{
+    enum { H = 4, D = 8 };
+    static const int64_t buckets[] = { 2, 16, 64, 66, 80, 100, 1000 };
+    static const uint64_t columns[] = { 1, 8, 32, 9, 9, 10, 32 };
+    Tape *tape = tape_new(test_device());
     tape_set_recording(tape, false);
-    Random before = tape_random(tape);
-    op_lsh_attention(tape, x, x, options); /* 16 buckets: 8 columns of 8 elements, for 4 heads */
-    ck_assert_uint_eq(tape_random(tape).counter, before.counter + 4 * 8 * 8 / 4);
+    Tensor *x = tape_input(tape, test_normal(1, H * D), shape(1, 1, H, D));
+    for (int i = 0; i < 7; i++) {
+        const uint64_t before = tape_random(tape).counter;
+        op_lsh_attention(tape, x, x, (LshAttentionOptions){ .buckets = buckets[i] });
+        ck_assert_uint_eq(tape_random(tape).counter - before, H * D * columns[i] / 4);
+    }
     tape_free(tape);
 }
 
