@@ -582,6 +582,9 @@ TEST(split_along_an_axis)
     op_split(tape, one_to_eight(), -2, 2, parts);
     assert_values(parts[0], shape(2, 1, 2), VALUES(1, 2, 5, 6));
     assert_values(parts[1], shape(2, 1, 2), VALUES(3, 4, 7, 8));
+    op_split(tape, op_reshape(tape, one_to_eight(), shape(2, 4)), 1, 2, parts);
+    assert_values(parts[0], shape(2, 2), VALUES(1, 2, 5, 6));
+    assert_values(parts[1], shape(2, 2), VALUES(3, 4, 7, 8));
     op_split(tape, one_to_eight(), 0, 1, parts);
     assert_values(parts[0], shape(2, 2, 2), VALUES(1, 2, 3, 4, 5, 6, 7, 8));
     tape_free(tape);

@@ -14,9 +14,10 @@ static void begin(void)
 }
 
 /* A backward pass from random values. */
+enum { UPSTREAM = 99 };
 static void backward(Tensor *out)
 {
-    Real *upstream = test_normal(99, tensor_count(out));
+    Real *upstream = test_normal(UPSTREAM, tensor_count(out));
     tape_backward_from(tape, tensor_keep(out), tape_input(tape, upstream, out->shape));
 }
 
@@ -244,8 +245,27 @@ TEST(a_row_whose_variance_overflows_is_normalized_to_nan)
     }
 }
 
+/* A row's gradient where r is 1 / sqrt(eps): dx = r (w g - mean(w g)), for each `times` that x is
+ * in the row. */
+static void check_constant_gradient(const Real *dx, const Real *weight, const Real *upstream,
+                                    int64_t C, double times, double tolerance)
+{
+    const double r = 1 / sqrt(1e-5);
+    double mean = 0, largest = 0;
+    for (int64_t c = 0; c < C; c++)
+        mean += (double)weight[c] * (double)upstream[c] / (double)C;
+    Worst worst = { 0 };
+    for (int64_t c = 0; c < C; c++) {
+        const double expected = times * r * ((double)weight[c] * (double)upstream[c] - mean);
+        largest = fmax(largest, fabs(expected));
+        test_worst(&worst, fabs((double)dx[c] - expected), c);
+    }
+    ck_assert_msg(worst.error <= tolerance * largest, "%lld columns: dx errs by %g of %g",
+                  (long long)C, worst.error, largest);
+}
+
 /* The mean of a constant row is the row's value without a rounding error, which r = 1 / sqrt(eps)
- * would magnify. In double a sum of C values has no more digits than the row: it errs by at most
+ * would magnify, and its variance is 0. In double a sum of C values has no more digits than the row: it errs by at most
  * C / 2 units in the last place. */
 static void check_constant_rows(int64_t C, bool residual, Precision precision)
 {
@@ -271,8 +291,11 @@ static void check_constant_rows(int64_t C, bool residual, Precision precision)
     for (int64_t i = 0; i < ROWS * C; i++) {
         test_worst(&worst, fabs((double)values[i] - (double)biases[i % C]), i);
         test_worst(&worst, fabs((double)dweight[i % C]), i);
-        ck_assert(isfinite(dx[i]));
     }
+    const Real *upstream = test_normal(UPSTREAM, ROWS * C), *weights = test_values(weight);
+    for (int r = 0; r < ROWS && C > 1; r++)
+        check_constant_gradient(dx + r * C, weights, upstream + r * C, C, residual ? 1.7 : 1,
+                                precision == PRECISION_BF16 ? 0.02 : 1e-5);
     const double largest = 2 * 12345.67 / sqrt(1e-5);
     const double bound = sizeof(Real) == 4 ? 0 : (double)C * DBL_EPSILON * largest;
     ck_assert_msg(worst.error <= bound, "%lld columns, %s%s: error %g", (long long)C,
