@@ -245,8 +245,8 @@ TEST(a_row_whose_variance_overflows_is_normalized_to_nan)
     }
 }
 
-/* A row's gradient where r is 1 / sqrt(eps): dx = r (w g - mean(w g)), for each `times` that x is
- * in the row. */
+/* A row's gradient where r is 1 / sqrt(eps): dx = times r (w g - mean(w g)), where the row is
+ * `times` x. */
 static void check_constant_gradient(const Real *dx, const Real *weight, const Real *upstream,
                                     int64_t C, double times, double tolerance)
 {
@@ -344,6 +344,26 @@ TEST(layernorm_with_a_large_offset)
     check_offset(1000, 1, 1e-3);
     if (sizeof(Real) == sizeof(double))
         check_offset(1e6, 0.1, 1e-6);
+}
+
+/* Half of a row is a number, half the next float: no float is their mean, but r is exact. */
+TEST(layernorm_of_neighbouring_numbers)
+{
+    enum { C = 200 };
+    const double step = 0.0625, r = 1 / sqrt(step * step / 4 + 1e-5);
+    Real xs[C];
+    for (int c = 0; c < C; c++)
+        xs[c] = (Real)(1e6 + step * (c % 2));
+    begin();
+    Tensor *x = tape_input(tape, xs, shape(C)), *zeros = tape_input(tape, test_zeros(C), shape(C));
+    const Real *results[] = { test_values(op_layernorm(tape, x, NULL, NULL, 1e-5)),
+                              test_values(
+                                  op_residual_layernorm(tape, x, zeros, 0, NULL, NULL, 1e-5)) };
+    for (int i = 0; i < 2; i++)
+        for (int c = 1; c < C; c++)
+            ck_assert_double_eq_tol(fabs((double)(results[i][c] - results[i][c - 1])), step * r,
+                                    1e-5);
+    tape_free(tape);
 }
 
 /* Rows of weight 0 have no effect, and weights of 1 equal no weights. */

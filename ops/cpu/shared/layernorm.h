@@ -36,13 +36,15 @@ ALWAYS_INLINE RowSums row_sums(int S, const Real *x, Real shift, int64_t C)
     return sums;
 }
 
-/* mean and r of one row. The rounding error of the first mean, m, would count as deviation where a
- * row is almost constant; d = sum_c (x_c - m) / C corrects it:
+/* mean and r of one row. Differences from its first element, which are small or 0 where a row is
+ * almost constant, give a first mean, m, rounded to Real. Its error d = sum_c (x_c - m) / C would
+ * count as deviation:
  *   mean = m + d     variance = sum_c (x_c - m)^2 / C - d^2 */
 ALWAYS_INLINE Statistics row_statistics(int S, const Real *x, Real eps, int64_t C)
 {
     const double share = 1 / (double)C;
-    const Real m = (Real)(row_sums(S, x, 0, C).values * share);
+    const Real first = load(S, x, 0);
+    const Real m = (Real)((double)first + row_sums(S, x, first, C).values * share);
     const RowSums sums = row_sums(S, x, m, C);
     const double d = sums.values * share, variance = sums.squares * share - d * d;
     return (Statistics){ (Real)((double)m + d),
