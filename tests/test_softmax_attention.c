@@ -41,6 +41,7 @@ typedef struct Case {
     Real factor; /* of the queries */
     const Real *mask;
     Shape mask_shape;
+    int64_t window; /* or 0 */
 } Case;
 
 /* Arguments; dout is the gradient of the result. */
@@ -68,6 +69,7 @@ static Tensor *attention_of(Tape *tape, Tensor *const *in, void *context)
     const SoftmaxAttentionOptions options = {
         .key_lengths = c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL,
         .mask = c->mask ? tape_input(tape, c->mask, c->mask_shape) : NULL,
+        .window = c->window,
     };
     return softmax_attention(tape, in[0], in[1], in[2], options, c->causal);
 }
@@ -153,7 +155,9 @@ TEST(a_mask_of_infinities_equals_key_lengths_and_the_causal_mask)
         for (int i = 0; i < B * N * N; i++)
             if (i % N >= lengths[i / (N * N)] || (causal && i % N > i / N % N))
                 mask[i] = excluded;
-        c = (Case){ B, N, N, 2, 6, 10, false, NULL, 1, mask, shape(B, 1, N, N) };
+        c = (Case){
+            B, N, N, 2, 6, 10, false, NULL, 1, .mask = mask, .mask_shape = shape(B, 1, N, N)
+        };
         const Outcome y = computed(NULL, &c, &x);
         assert_outcomes_near("a mask", &y, &expected, VECTOR_TOLERANCE);
     }
@@ -263,7 +267,9 @@ static Outcome computed_in_bf16(Case *c, const Arrays *x)
 static void check_offsets(const char *device, bool bf16, bool causal)
 {
     enum { N = 70, D = 4, M = 4 };
-    Case c = { 1, N, N, 1, D, M, causal, NULL, 1, mask_of_offsets(N), shape(N, N) };
+    Case c = {
+        1, N, N, 1, D, M, causal, NULL, 1, .mask = mask_of_offsets(N), .mask_shape = shape(N, N)
+    };
     const Arrays x = arrays_for(&c);
     for (int i = 0; i < N * D; i++) {
         x.query[i] = (Real)round((double)x.query[i]);
@@ -301,7 +307,7 @@ TEST(queries_without_keys_get_0)
         mask[i] = excluded;
     for (int i = 0; i < KEYS - 1; i++)
         mask[i] = excluded; /* query 0 attends to the last key alone */
-    Case c = { 1, N, KEYS, 1, D, D, false, NULL, 1, mask, shape(N, KEYS) };
+    Case c = { 1, N, KEYS, 1, D, D, false, NULL, 1, .mask = mask, .mask_shape = shape(N, KEYS) };
     const Arrays x = arrays_for(&c);
     const Outcome y = check_arrays(&c, &x, VECTOR_TOLERANCE);
     for (int i = D; i < 2 * D; i++)
@@ -649,6 +655,24 @@ TEST(nan_reaches_the_rows_that_attend_to_it)
         ck_assert_int_eq(row_has_nan(y.values[OUT], i, 2), i >= AT);
     for (int i = 0; i < AT; i++)
         ck_assert(!row_has_nan(y.values[DQUERY], i, 3));
+}
+
+/* ... and no key that it does not see; on CUDA a tile's product multiplies it by the weight 0. */
+TEST(nan_of_a_query_reaches_the_keys_that_it_sees)
+{
+    enum { N = 100, AT = 70 };
+    static const int64_t windows[] = { 0, 5, 33, 64 };
+    for (int w = 0; w < 4 && !device_is_cuda(test_device()); w++) {
+        Case c = { 1, N, N, 1, 3, 2, true, .factor = 1, .window = windows[w] };
+        const Arrays x = arrays_for(&c);
+        x.query[AT * 3] = (Real)NAN;
+        const Outcome y = computed(NULL, &c, &x);
+        for (int j = 0; j < N; j++) {
+            const bool visible = j <= AT && (c.window == 0 || j > AT - c.window);
+            ck_assert_int_eq(row_has_nan(y.values[DKEY], j, 3), visible);
+            ck_assert_int_eq(row_has_nan(y.values[DVALUE], j, 2), visible);
+        }
+    }
 }
 
 /* --------------------------------------------------------------------------- threads and memory */
