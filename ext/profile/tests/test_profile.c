@@ -245,6 +245,26 @@ TEST(long_profiles_and_deep_ones)
     tape_free(tape);
 }
 
+/* A profile has 256 rows: the last is that of all other names. */
+TEST(many_names_are_counted)
+{
+    enum { NAMES = 300, ROWS = 256 };
+    tape = tape_new(test_device());
+    TapeProfile *profile = tape_profile_begin(tape);
+    for (int i = 0; i < NAMES; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "section %d", i);
+        tape_profile_enter(profile, name);
+        tape_profile_leave(profile);
+    }
+    tape_profile_end(profile);
+    ck_assert_int_eq(profile->operation_count, ROWS);
+    ck_assert_int_eq(row_of(profile, "(others)")->calls, NAMES - ROWS + 1);
+    ck_assert_int_eq(row_of(profile, "section 254")->calls, 1);
+    tape_profile_free(profile);
+    tape_free(tape);
+}
+
 /* --------------------------------------------------------------------------------------- memory */
 /* By hand, with sizes of the pool, so that bytes are those of the elements: y = exp(x), z = y +
  * sin(w). In exp's backward function x, w, y, sin(w), z, which was the pass's start, dz, dy and dx
