@@ -265,8 +265,8 @@ static void check_constant_gradient(const Real *dx, const Real *weight, const Re
 }
 
 /* The mean of a constant row is the row's value without a rounding error, which r = 1 / sqrt(eps)
- * would magnify, and its variance is 0. In double a sum of C values has no more digits than the row: it errs by at most
- * C / 2 units in the last place. */
+ * would magnify, and its variance is 0. In double a sum of C values has no more digits than the
+ * row: it errs by at most C / 2 units in the last place. */
 static void check_constant_rows(int64_t C, bool residual, Precision precision)
 {
     enum { ROWS = 3 };
@@ -347,7 +347,7 @@ TEST(layernorm_with_a_large_offset)
 }
 
 /* Half of a row is a number, half the next float: no float is their mean, but r is exact. */
-TEST(layernorm_of_neighbouring_numbers)
+TEST(layernorm_of_neighboring_numbers)
 {
     enum { C = 200 };
     const double step = 0.0625, r = 1 / sqrt(step * step / 4 + 1e-5);
