@@ -146,6 +146,19 @@ static inline Tensor *attend_with_decay(Tape *tape, Tensor **x, double scale,
     return attend_from_state(tape, x, options);
 }
 
+/* With the log decay -softplus(x[3]), whose sums divide a chunk on the CPU; its first part begins
+ * without a state, the others do not. */
+static inline Tensor *attend_from_no_state(Tape *tape, Tensor **x)
+{
+    const CausalLinearAttentionOptions options = {
+        .eps = 1e-6,
+        .form = FORM_CHUNKED,
+        .chunk = 100,
+        .log_decay = op_scale(tape, op_softplus(tape, x[3]), -1),
+    };
+    return op_causal_linear_attention(tape, x[0], x[1], x[2], options, NULL);
+}
+
 static inline Tensor *state_with_decay(Tape *tape, Tensor **x, CausalLinearAttentionOptions options)
 {
     options.log_decay = op_scale(tape, op_softplus(tape, x[2]), -0.1);
@@ -593,6 +606,8 @@ static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
     ROW(decay_chunked, DECAY(0.5, .form = FORM_CHUNKED), UNMEASURED,                               \
         { DECAYS(1, 9, 1, 3, 4, 1, 1) }, { DECAYS(1, 150, 2, 32, 32, 1, 1) },                      \
         { DECAYS(1, 140, 2, 37, 61, 1, 1) }, { DECAYS(1, 140, 1, 64, 128, 1, 1) })                 \
+    ROW(decay_from_no_state, attend_from_no_state(tape, x), UNMEASURED,                            \
+        { QKV(1, 5, 2, 3, 4), P(1, 5, 2) }, { QKV(2, 200, 2, 16, 20), P(2, 200, 2) })              \
     ROW(decay_chunk_parallel, DECAY(0.02, .form = FORM_CHUNK_PARALLEL), UNMEASURED,                \
         { DECAYS(1, 9, 1, 3, 4, 1, 1) }, { DECAYS(2, 200, 2, 20, 30, 2, 1) },                      \
         { DECAYS(1, 200, 1, 64, 33, 1, 1) },                                                       \
