@@ -315,26 +315,34 @@ TEST(a_constant_row_is_normalized_to_the_bias)
         }
 }
 
+/* Against sums in double, also of a residual whose branch is 0. */
+static void check_normalized(const Real *xs, int64_t C, double tolerance)
+{
+    double mean = 0, variance = 0;
+    for (int64_t c = 0; c < C; c++)
+        mean += (double)xs[c] / (double)C;
+    for (int64_t c = 0; c < C; c++)
+        variance += pow((double)xs[c] - mean, 2) / (double)C;
+    begin();
+    Tensor *x = tape_input(tape, xs, shape(C)), *zeros = tape_input(tape, test_zeros(C), shape(C));
+    const Real *results[] = { test_values(op_layernorm(tape, x, NULL, NULL, 1e-5)),
+                              test_values(
+                                  op_residual_layernorm(tape, x, zeros, 0, NULL, NULL, 1e-5)) };
+    for (int i = 0; i < 2; i++)
+        for (int64_t c = 0; c < C; c++)
+            ck_assert_double_le(
+                fabs((double)results[i][c] - ((double)xs[c] - mean) / sqrt(variance + 1e-5)),
+                tolerance);
+    tape_free(tape);
+}
+
 static void check_offset(double offset, double deviation, double tolerance)
 {
-    begin();
     enum { C = 256 };
-    Real *xs = test_normal(1, C), *ones = test_normal(0, C), *zeros = test_normal(0, C);
-    double mean = 0, variance = 0;
-    for (int c = 0; c < C; c++) {
+    Real *xs = test_normal(1, C);
+    for (int c = 0; c < C; c++)
         xs[c] = (Real)(offset + deviation * (double)xs[c]);
-        ones[c] = 1;
-        zeros[c] = 0;
-        mean += (double)xs[c] / C;
-    }
-    for (int c = 0; c < C; c++)
-        variance += pow((double)xs[c] - mean, 2) / C;
-    Tensor *w = tape_input(tape, ones, shape(C)), *b = tape_input(tape, zeros, shape(C));
-    Real *out = test_values(op_layernorm(tape, tape_input(tape, xs, shape(C)), w, b, 1e-5));
-    for (int c = 0; c < C; c++)
-        ck_assert_double_le(fabs((double)out[c] - ((double)xs[c] - mean) / sqrt(variance + 1e-5)),
-                            tolerance);
-    tape_free(tape);
+    check_normalized(xs, C, tolerance);
 }
 
 /* Two passes, for mean and variance: a large offset costs only the digits that the values
@@ -344,6 +352,17 @@ TEST(layernorm_with_a_large_offset)
     check_offset(1000, 1, 1e-3);
     if (sizeof(Real) == sizeof(double))
         check_offset(1e6, 0.1, 1e-6);
+}
+
+/* The first element, from which a mean may be computed, is far from the others, or the last is. */
+TEST(layernorm_of_a_row_with_an_outlier)
+{
+    enum { C = 256 };
+    for (int c = 0; c < C; c += C - 1) {
+        Real *xs = test_normal(1, C);
+        xs[c] = 10000;
+        check_normalized(xs, C, 3e-6);
+    }
 }
 
 /* Half of a row is a number, half the next float: no float is their mean, but r is exact. */
