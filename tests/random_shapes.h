@@ -104,7 +104,7 @@ enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
     ROW(lengths_recurrent, { STATES(2) }) ROW(lengths_chunked, { STATES(2) })                      \
     ROW(lengths_chunk_parallel, { STATES(2) }) ROW(lengths_quadratic, { STATES(2) })               \
     ROW(decay_recurrent, { DECAYED(B_, B_, 1) }) ROW(decay_chunked, { DECAYED(B_, B_, 1) })        \
-    ROW(decay_from_no_state, { QKV(B_, N_, H_, M_, K_), P(B_, N_, H_) })                            \
+    ROW(decay_from_no_state, { QKV(B_, N_, H_, M_, K_), P(B_, N_, H_) })                           \
     ROW(decay_chunk_parallel, { DECAYED(B_, B_, 1) }) ROW(decay_quadratic, { DECAYED(B_, B_, 1) }) \
     ROW(strong_decay, { DECAYED(B_, B_, 1) }) ROW(decay_lengths, { DECAYED(2, 2, 1) })             \
     ROW(decay_offsets, { DECAYS(1, N_ + 2, H_, M_, K_, 4, 1) })                                    \
