@@ -253,7 +253,7 @@ TEST(many_names_are_counted)
     tape = tape_new(test_device());
     TapeProfile *profile = tape_profile_begin(tape);
     for (int i = 0; i < NAMES; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "section %d", i);
         tape_profile_enter(profile, name);
         tape_profile_leave(profile);
