@@ -13,8 +13,9 @@ static void begin(void)
     tape = tape_new(test_device());
 }
 
-/* A backward pass from random values. */
 enum { UPSTREAM = 99 };
+
+/* A backward pass from random values, test_normal(UPSTREAM). */
 static void backward(Tensor *out)
 {
     Real *upstream = test_normal(UPSTREAM, tensor_count(out));
@@ -315,7 +316,17 @@ TEST(a_constant_row_is_normalized_to_the_bias)
         }
 }
 
-/* Against sums in double, also of a residual whose branch is 0. */
+/* layernorm of a row, and that of a residual whose branch is 0 */
+static void normalize(const Real *results[2], const Real *xs, int64_t C)
+{
+    begin();
+    Tensor *x = tape_input(tape, xs, shape(C)), *zeros = tape_input(tape, test_zeros(C), shape(C));
+    results[0] = test_values(op_layernorm(tape, x, NULL, NULL, 1e-5));
+    results[1] = test_values(op_residual_layernorm(tape, x, zeros, 0, NULL, NULL, 1e-5));
+    tape_free(tape);
+}
+
+/* Against sums in double. */
 static void check_normalized(const Real *xs, int64_t C, double tolerance)
 {
     double mean = 0, variance = 0;
@@ -323,17 +334,13 @@ static void check_normalized(const Real *xs, int64_t C, double tolerance)
         mean += (double)xs[c] / (double)C;
     for (int64_t c = 0; c < C; c++)
         variance += pow((double)xs[c] - mean, 2) / (double)C;
-    begin();
-    Tensor *x = tape_input(tape, xs, shape(C)), *zeros = tape_input(tape, test_zeros(C), shape(C));
-    const Real *results[] = { test_values(op_layernorm(tape, x, NULL, NULL, 1e-5)),
-                              test_values(
-                                  op_residual_layernorm(tape, x, zeros, 0, NULL, NULL, 1e-5)) };
-    for (int i = 0; i < 2; i++)
-        for (int64_t c = 0; c < C; c++)
-            ck_assert_double_le(
-                fabs((double)results[i][c] - ((double)xs[c] - mean) / sqrt(variance + 1e-5)),
-                tolerance);
-    tape_free(tape);
+    const Real *results[2];
+    normalize(results, xs, C);
+    for (int64_t c = 0; c < C; c++) {
+        const double expected = ((double)xs[c] - mean) / sqrt(variance + 1e-5);
+        for (int i = 0; i < 2; i++)
+            ck_assert_double_eq_tol((double)results[i][c], expected, tolerance);
+    }
 }
 
 static void check_offset(double offset, double deviation, double tolerance)
@@ -365,7 +372,7 @@ TEST(layernorm_of_a_row_with_an_outlier)
     }
 }
 
-/* Half of a row is a number, half the next float: no float is their mean, but r is exact. */
+/* Half of a row is a number, half the next float32: no float32 is their mean, but r is exact. */
 TEST(layernorm_of_neighboring_numbers)
 {
     enum { C = 200 };
@@ -373,16 +380,12 @@ TEST(layernorm_of_neighboring_numbers)
     Real xs[C];
     for (int c = 0; c < C; c++)
         xs[c] = (Real)(1e6 + step * (c % 2));
-    begin();
-    Tensor *x = tape_input(tape, xs, shape(C)), *zeros = tape_input(tape, test_zeros(C), shape(C));
-    const Real *results[] = { test_values(op_layernorm(tape, x, NULL, NULL, 1e-5)),
-                              test_values(
-                                  op_residual_layernorm(tape, x, zeros, 0, NULL, NULL, 1e-5)) };
+    const Real *results[2];
+    normalize(results, xs, C);
     for (int i = 0; i < 2; i++)
         for (int c = 1; c < C; c++)
             ck_assert_double_eq_tol(fabs((double)(results[i][c] - results[i][c - 1])), step * r,
                                     1e-5);
-    tape_free(tape);
 }
 
 /* Rows of weight 0 have no effect, and weights of 1 equal no weights. */

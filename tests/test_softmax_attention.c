@@ -657,8 +657,9 @@ TEST(nan_reaches_the_rows_that_attend_to_it)
         ck_assert(!row_has_nan(y.values[DQUERY], i, 3));
 }
 
-/* ... and no key that it does not see; on CUDA a tile's product multiplies it by the weight 0. */
-TEST(nan_of_a_query_reaches_the_keys_that_it_sees)
+/* A NaN of a query appears in the gradients of the keys and values that it attends to, and in no
+ * others; on CUDA a tile's product multiplies it by the weight 0. */
+TEST(nan_of_a_query_reaches_the_keys_that_it_attends_to)
 {
     enum { N = 100, AT = 70 };
     static const int64_t windows[] = { 0, 5, 33, 64 };

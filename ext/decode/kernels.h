@@ -6,8 +6,9 @@
 
 typedef struct DecodeKernels {
     /* out [B, width] = a decode step of x [B, width], which may be out: step.c. It advances the
-     * layers' states, the counts and the positions; the result of a full sequence is NaN. NULL:
-     * there is no engine, and operations compute the step. */
+     * layers' states, the counts and the positions. The result of a full sequence, which a step
+     * finds only when it is replayed, is NaN. NULL: there is no engine, and operations compute the
+     * step. */
     void (*step)(Real *out, const Real *x, const TransformerState *state);
     /* state->weights <- the weights as step reads them, of an engine that reads weights in bf16 and
      * in 8 bits; NULL: it reads them as they are. Raises when memory is exhausted. */

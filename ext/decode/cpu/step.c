@@ -281,8 +281,8 @@ static void multiply_shared(const Team *team, Real *out, bool accumulate, const 
     wait_for_team(team);
 }
 
-/* A full sequence raised before the step: only a recorded one could find it so, and the CPU records
- * none. */
+/* Counts the position. The sequence was not full: the CPU records no step, so nn_transformer_step
+ * has looked at its count. */
 static void count_position(const TransformerState *state, int64_t sequence)
 {
     const int64_t count = state->device_counts[sequence] + 1;

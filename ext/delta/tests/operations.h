@@ -45,7 +45,7 @@ static inline Tensor *delta_rule_of_offsets(Tape *tape, Tensor **x)
         { DELTAS(2, 4, 1, 3, 4, 2) }, { DELTAS(2, 70, 2, 20, 36, 2) },                             \
         { DELTAS(3, 1, 1, 1, 5, 3) }, /* values and states of one shape */                         \
         { DELTAS(1, 100, 2, 33, 17, 1) }, { DELTAS(1, 200, 1, 128, 128, 1) },                      \
-        { DELTAS(1, 33, 1, 3, 2, 1) }, { DELTAS(1, 513, 1, 3, 2, 1) })                             \
+        { DELTAS(1, 33, 1, 3, 2, 1) }, { DELTAS(1, 513, 1, 3, 2, 1) }) /* ends of one position */  \
     ROW(packed_delta_rule, delta_rule(tape, (Tensor *[6]){ x[0], NULL, NULL, x[1] },               \
                                       (DeltaRuleOptions){ 0 }),                                    \
         UNMEASURED, { S(2, 4, 6, 3), P(2, 4, 2) }, { S(2, 67, 6, 16), P(2, 67, 2) })               \

@@ -178,7 +178,7 @@ TEST(rows_without_an_ordinary_choice)
         for (int row = 0; row < 6; row++)
             ck_assert_int_eq(sampled(test_device(), rows[row], 1, 4, samplings[i], 3)[0],
                              expected[row]);
-    const Real one[] = { 0, -100, -infinite }; /* all of the sum is its weight */
+    const Real one[] = { 0, -100, -infinite }; /* the others have weight 0 */
     ck_assert_int_eq(sampled(test_device(), one, 1, 3,
                              (Sampling){ .temperature = 1, .top_p = 1 - 0x1p-53 }, 3)[0],
                      0);
