@@ -36,6 +36,9 @@ void dist_start(void);
 void dist_finish(void);
 /* Ends all processes at once with this exit status, which is not 0; rank 0 of 1 exits. */
 void dist_abort(int status) __attribute__((noreturn));
+/* Call it before an error is printed that all ranks may have, as when their weights differ: rank 0
+ * goes on, prints it and calls dist_abort; the other ranks wait two seconds for that. */
+void dist_wait_for_abort(void);
 
 int dist_rank(void);  /* 0 ... dist_ranks() - 1 */
 int dist_ranks(void); /* 1 before dist_start */

@@ -35,13 +35,18 @@ DistPart dist_part(int64_t count)
 
 /* -------------------------------------------------------------------------------- start and end */
 
-/* Other ranks that raise at the same time, as all do whose weights differ, leave the printing to
- * rank 0, which ends them while they wait. */
+/* Many short waits, not a long one: where all processes halt for a second, as those of a virtual
+ * machine may, one of them ends, and rank 0 has the others. */
+void dist_wait_for_abort(void)
+{
+    for (int i = 0; i < 20 && ranks_transport.rank > 0; i++)
+        usleep(100000);
+}
+
 static void print_and_abort(const char *sentence, void *context)
 {
     (void)context;
-    if (ranks_transport.rank > 0)
-        usleep(300000);
+    dist_wait_for_abort();
     fflush(stdout);
     fprintf(stderr, "rank %d of %d: %s\n", ranks_transport.rank, ranks_transport.ranks, sentence);
     dist_abort(EXIT_FAILURE);

@@ -115,11 +115,9 @@ int program_run(const ProgramCommand *commands, int argc, char **argv)
     return EXIT_SUCCESS;
 }
 
-/* Where all ranks fail, as on a bad option, rank 0 prints, and ends the others while they wait. */
 void fail(int status, const char *format, ...)
 {
-    if (dist_rank() > 0)
-        usleep(300000);
+    dist_wait_for_abort();
     va_list arguments;
     va_start(arguments, format);
     print_message(format, arguments);
