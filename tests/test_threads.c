@@ -98,7 +98,9 @@ static int64_t resting(void)
     int64_t before = -1, now = sleeps_of_others();
     for (; before != now; now = sleeps_of_others()) {
         before = now;
-        usleep(300000); /* libomp's threads spin for 200 ms */
+        /* libomp's threads spin for 200 ms; a halt of the machine takes one of these waits */
+        for (int i = 0; i < 6; i++)
+            usleep(50000);
     }
     return now;
 }
