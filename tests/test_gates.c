@@ -697,6 +697,9 @@ TEST(gradients_reach_every_weight)
     }
 }
 
+/* Two gradients are ill-conditioned, since the norm divides by what may be near 0. In float32,
+ * inputs changed by a 512th, half of bf16's spacing, change configs[1]'s by 0.2 of the largest,
+ * configs[7]'s by 0.05, the others' by at most 0.04. */
 TEST(layers_compute_in_bf16)
 {
     for (int i = 0; test_has_bf16() && i < CONFIGS; i++) {
@@ -715,7 +718,7 @@ TEST(layers_compute_in_bf16)
             tape_free(tape);
         }
         assert_close(out[1], out[0], BATCH * LENGTH * WIDTH, 5e-2);
-        assert_close(gradients[1], gradients[0], count, 0.2); /* one errs by 0.12 */
+        assert_close(gradients[1], gradients[0], count, i == 1 ? 0.2 : i == 7 ? 0.1 : 0.02);
         params_free(params);
     }
 }
