@@ -10,7 +10,7 @@
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
 # make test-cuda-faults    then: that these tests find faults planted in kernels
-# make nightly       the long checks, in twelve parts (PART=0 to 11), of which CI runs one per run:
+# make nightly       the long checks, in thirteen parts (PART=0 to 12), of which CI runs one per run:
 # make oracle        500 random shapes of every operation against the plain kernels (COUNT=, SEED=)
 # make mutants       one change of a definition or kernel at a time, which the tests must find (FILES=)
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)

@@ -6,7 +6,7 @@
 # Before a push: what the change since COMMIT concerns, at most about LIMIT=300 seconds.
 check:
 	+@tests/check_change.sh $(COMMIT)
-# The long checks, PART=0 to 11 of them or all.
+# The long checks, PART=0 to 12 of them or all.
 nightly:
 	@tests/nightly.sh $(PART)
 
@@ -56,7 +56,7 @@ sanitize-cuda-on-host:
 CASES    := $(or $(COUNT),500)
 RANDOM    = +@$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/test_operations && \
             SEED=$(SEED) RANDOM_SHAPES=$(or $(5),$(CASES)) TEST=$(4),random_shapes_cover_every_operation build$(3)/tests/test_operations
-AS_PLAIN := results_equal_those_of_plain_kernels
+AS_PLAIN := results_equal_those_of_plain_kernels,gradients_of_one_input_alone
 oracle: oracle-float oracle-double oracle-differences oracle-emulation
 oracle-float:
 	$(call RANDOM,no,BUILD=build,,$(AS_PLAIN))
