@@ -483,6 +483,19 @@ static void copy_and_step(void *context)
     replayed_step(context);
 }
 
+/* Both begin again, sequence 1 as a copy of sequence 0. */
+static void restart(TransformerState *state)
+{
+    nn_transformer_state_reset(state, 0);
+    nn_transformer_state_copy(state, 1, state, 0);
+}
+
+static void restart_and_step(void *context)
+{
+    restart(((Replayed *)context)->state);
+    replayed_step(context);
+}
+
 /* Replays one step at position n[b] of each sequence b. */
 static void replay(Replayed *replayed, void (*step)(void *), Sequences s, const int32_t *n)
 {
@@ -544,6 +557,9 @@ TEST(resets_and_copies_may_be_replayed)
         assert_positions(u.state, (int32_t[]){ 1, 3 });
         for (int32_t n = 3; n < LENGTH; n++)
             replay(&replayed, copy_and_step, branches(u.s, 1, 2), (int32_t[]){ n, n });
+        for (int i = 0; i < 3; i++)
+            replay(&replayed, restart_and_step, u.s, (int32_t[]){ 0, 0 });
+        assert_positions(u.state, (int32_t[]){ 1, 1 });
         end_with(u);
     }
 }
@@ -556,18 +572,31 @@ static void step_at_position(void *context)
     nn_transformer_step(p->state, p->x);
 }
 
+static void step_at_first_position(void *context)
+{
+    restart(((Replayed *)context)->state);
+    step_at_position(context);
+}
+
+/* Replays a step of both sequences at position n. */
+static void replay_at(Replayed *p, void (*step)(void *), const Real *table, int64_t n)
+{
+    tape_replay(tape, step, p);
+    for (int64_t b = 0; b < 2; b++)
+        ck_assert_mem_eq(test_values(p->x) + b * width, table + n * width,
+                         (size_t)width * sizeof(Real));
+}
+
 TEST(positions_are_indices_in_a_replayed_step)
 {
     const Setup u = begin_with(linear, 2, LENGTH);
     Replayed p = { .state = u.state, .out = tape_persistent(tape, shape(LENGTH, width)) };
     const Real *table = test_normal(3, LENGTH * width);
     tensor_write(p.out, table);
-    for (int64_t n = 0; n < LENGTH; n++) {
-        tape_replay(tape, step_at_position, &p);
-        for (int64_t b = 0; b < 2; b++)
-            ck_assert_mem_eq(test_values(p.x) + b * width, table + n * width,
-                             (size_t)width * sizeof(Real));
-    }
+    for (int64_t n = 0; n < LENGTH; n++)
+        replay_at(&p, step_at_position, table, n);
+    for (int i = 0; i < 3; i++)
+        replay_at(&p, step_at_first_position, table, 0);
     end_with(u);
 }
 
