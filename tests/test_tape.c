@@ -138,6 +138,19 @@ static Tensor *nothing(Tape *own, Tensor *const *inputs, void *context)
     return NULL;
 }
 
+/* op_max saves indices; after either pass x and its gradient are left. */
+TEST(backward_releases_what_nodes_saved)
+{
+    size_t left[2];
+    for (int saves = 0; saves < 2; saves++) {
+        Tensor *x = tape_variable(tape, test_normal(1, 6000), shape(2000, 3));
+        tape_backward(tape, op_sum(tape, saves ? op_max(tape, x, 1) : x, ALL_AXES));
+        left[saves] = device_memory(test_device()).current;
+        tape_reset(tape);
+    }
+    ck_assert_uint_eq(left[1], left[0]);
+}
+
 TEST(missing_arguments_and_shapes_made_by_hand_raise)
 {
     Tensor *x = tape_variable(tape, three, shape(3));

@@ -214,6 +214,20 @@ static size_t state_memory(GenerationConfig config)
     return added;
 }
 
+TEST(the_kv_cache_of_a_longer_window_is_that_of_max_length)
+{
+    static const int64_t windows[] = { 97, 100, INT64_MAX };
+    size_t bytes[3];
+    for (int i = 0; i < 3; i++) {
+        begin((TestConfig){ .attention = KIND_CAUSAL_SOFTMAX,
+                            .softmax = { windows[i], .sinks = 3 } });
+        bytes[i] = state_memory((GenerationConfig){ .max_length = 100 });
+        end();
+    }
+    ck_assert_uint_eq(bytes[1], bytes[0]);
+    ck_assert_uint_eq(bytes[2], bytes[0]);
+}
+
 TEST(in_bf16_the_kv_cache_takes_half_the_memory)
 {
     for (int j = 0; j < 2 && stored_on(test_device()) == 3; j++) {
