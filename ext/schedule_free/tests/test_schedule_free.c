@@ -77,6 +77,22 @@ TEST(schedule_free_evaluates_the_average)
     params_free(loaded.params);
 }
 
+/* No step has a weight in the average yet. */
+TEST(first_steps_with_a_learning_rate_of_0_change_no_weight)
+{
+    static Real before[COUNT], after[COUNT];
+    Pair pair = pair_new();
+    Optimizer *optimizer = optim_schedule_free_adamw(pair.params, optim_adam_config(0));
+    pair_read(pair, before);
+    for (int t = 1; t <= 3; t++) {
+        pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
+        pair_read(pair, after);
+        assert_identical(after, before, COUNT);
+    }
+    optim_free(optimizer);
+    params_free(pair.params);
+}
+
 TEST(other_schedules_raise)
 {
     Pair pair = pair_new();
