@@ -262,14 +262,26 @@ void test_worst(Worst *worst, double error, int64_t at)
         *worst = (Worst){ error, at };
 }
 
+Worst test_difference(const Real *a, const Real *b, int64_t count)
+{
+    Worst worst = { 0 };
+    for (int64_t i = 0; i < count; i++)
+        test_worst(&worst, fabs((double)a[i] - (double)b[i]), i);
+    return worst;
+}
+
+double test_largest(const Real *values, int64_t count)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)values[i]));
+    return largest;
+}
+
 void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance)
 {
-    double largest = 1;
-    Worst worst = { 0 };
-    for (int64_t i = 0; i < count; i++) {
-        largest = fmax(largest, fabs((double)b[i]));
-        test_worst(&worst, fabs((double)a[i] - (double)b[i]), i);
-    }
+    const double largest = fmax(1, test_largest(b, count));
+    const Worst worst = test_difference(a, b, count);
     ck_assert_msg(worst.error <= tolerance * largest,
                   "%s[%lld] is %.9g, expected %.9g: error %.2g, tolerance %.2g", what,
                   (long long)worst.at, (double)a[worst.at], (double)b[worst.at], worst.error,
@@ -430,13 +442,8 @@ void assert_outcomes_near(const char *what, const Outcome *a, const Outcome *b, 
 
 double relative_error(const Real *a, const Real *b, int64_t count)
 {
-    double largest = 0;
-    Worst worst = { 0 };
-    for (int64_t i = 0; i < count; i++) {
-        test_worst(&worst, fabs((double)a[i] - (double)b[i]), i);
-        largest = fmax(largest, fabs((double)b[i]));
-    }
-    return worst.error == 0 ? 0 : worst.error / largest;
+    const double error = test_difference(a, b, count).error;
+    return error == 0 ? 0 : error / test_largest(b, count);
 }
 
 /* ---------------------------------------------------------------------------- reference vectors */

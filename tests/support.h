@@ -99,6 +99,8 @@ typedef struct Worst {
     int64_t at;
 } Worst;
 void test_worst(Worst *worst, double error, int64_t at);
+Worst test_difference(const Real *a, const Real *b, int64_t count); /* |a - b| */
+double test_largest(const Real *values, int64_t count);             /* max |values|; 0 if none */
 
 /* Fails unless a is b up to an error relative to max(1, max |b|): where the gradient of scores is
  * 0, as with one key, the rounding errors of values near 1 remain. */

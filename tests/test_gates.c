@@ -698,7 +698,7 @@ TEST(gradients_reach_every_weight)
 }
 
 /* Two gradients are ill-conditioned, since the norm divides by what may be near 0. In float32,
- * inputs changed by a 512th, half of bf16's spacing, change configs[1]'s by 0.2 of the largest,
+ * inputs changed by about a 512th, as bf16 rounds them, change configs[1]'s by 0.2 of the largest,
  * configs[7]'s by 0.05, the others' by at most 0.04. */
 TEST(layers_compute_in_bf16)
 {

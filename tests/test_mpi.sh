@@ -147,7 +147,8 @@ mkdir a b && cp again.safetensors a/c && cp part.safetensors b/c && cp text a
 resume="copy_task --resume c --steps 60 --device cpu --threads 1 --quiet"
 "$build/programs/copy_task" $copy --steps 30 --save b/c >/dev/null 2>&1
 check "other checkpoints on some ranks" says 1 "the steps of the optimizers of ranks 0 and 1 differ" beside "$resume" "$resume" a b
-halted() { # as a virtual machine may be, when rank 0 has printed
+# All processes stop when rank 0 has printed, as those of a virtual machine may, before it has ended the others.
+halted() {
     beside "$resume" "$resume" a b >halted.txt 2>&1 &
     for _ in $(seq 300); do grep -q differ halted.txt && break; sleep 0.01; done
     pkill -STOP -f "$build/programs/$resume"
@@ -156,7 +157,7 @@ halted() { # as a virtual machine may be, when rank 0 has printed
     wait
     says 1 "the steps of the optimizers of ranks 0 and 1 differ" sh -c 'cat halted.txt; exit 1'
 }
-check "also where all stops for half a second" halted
+check "and where all processes stop for half a second" halted
 rm b/c
 check "none on some ranks" says 1 "rank 0 of 3: " beside "$resume" "$resume" b a
 check "an error on some ranks, for which the others wait" says 1 "rank 0 of 3: text: " \

@@ -132,12 +132,6 @@ TEST(backward_releases_what_is_not_kept)
     assert_raises("square: x " GIVEN_BACK, square(tape, released));
 }
 
-static Tensor *nothing(Tape *own, Tensor *const *inputs, void *context)
-{
-    (void)own, (void)inputs, (void)context;
-    return NULL;
-}
-
 /* op_max saves indices; after either pass x and its gradient are left. */
 TEST(backward_releases_what_nodes_saved)
 {
@@ -149,6 +143,12 @@ TEST(backward_releases_what_nodes_saved)
         tape_reset(tape);
     }
     ck_assert_uint_eq(left[1], left[0]);
+}
+
+static Tensor *nothing(Tape *own, Tensor *const *inputs, void *context)
+{
+    (void)own, (void)inputs, (void)context;
+    return NULL;
 }
 
 TEST(missing_arguments_and_shapes_made_by_hand_raise)
